@@ -14,7 +14,7 @@ import ast
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import total_ordering
+from functools import cached_property, total_ordering
 from typing import Union
 
 
@@ -40,6 +40,18 @@ class Call:
     args: tuple["Dim", ...]
 
     def __str__(self) -> str:
+        return self._text
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    # Computed once: canonical order compares texts, and expressions nest.
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.op, self.args))
+
+    @cached_property
+    def _text(self) -> str:
         if self.op in ("//", "%"):
             left, right = (_grouped(arg) for arg in self.args)
             return f"{left}{self.op}{right}"
@@ -63,6 +75,17 @@ class Expr:
     terms: tuple[tuple[Monomial, int], ...]
 
     def __str__(self) -> str:
+        return self._text
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.terms)
+
+    @cached_property
+    def _text(self) -> str:
         parts: list[str] = []
         for monomial, factor in self.terms:
             atoms = "*".join(_atom_text(atom) for atom in monomial)
@@ -326,11 +349,20 @@ _PARSE: dict[type, Callable[[Dim, Dim], Dim]] = {
 }
 
 
+def symbol_name(dim: Dim) -> str | None:
+    """The name, where `dim` is a bare symbol: such an extent of an input binds it."""
+    if isinstance(dim, Expr) and len(dim.terms) == 1:
+        monomial, factor = dim.terms[0]
+        if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
+            return monomial[0].name
+    return None
+
+
 def parse(text: str) -> Dim:
     """Inverse of `str(dim)`. Raises `ValueError` on anything else."""
     try:
         return _from_ast(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, KeyError, AttributeError, TypeError, RecursionError, ZeroDivisionError):
+    except (SyntaxError, KeyError, AttributeError, TypeError, RecursionError, ValueError, ZeroDivisionError):
         raise ValueError(f"not a dim: {text!r}") from None
 
 

@@ -10,7 +10,7 @@ BLOCK = 16
 """Lanes of a channel block and of a reduction, on every target, so that results have the same bits everywhere."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Target:
     """A machine to generate code for.
 
@@ -24,6 +24,9 @@ class Target:
     features: frozenset[str] = field(default_factory=frozenset)
     vector_bits: int = 256
     registers: int = 16
+
+    def __repr__(self) -> str:
+        return self.name  # A set of features prints in another order under another hash seed.
 
     def require(self, feature: str) -> None:
         """Raises `CompileError` where this target lacks `feature`: LLVM ends the process on a missing one."""
@@ -47,8 +50,26 @@ class Target:
 
 
 _LINUX = "x86_64-unknown-linux-gnu"
-_V3 = frozenset("sse2 sse3 ssse3 sse4.1 sse4.2 popcnt avx avx2 fma f16c bmi bmi2 lzcnt movbe cx16".split())
-_V4 = _V3 | frozenset("avx512f avx512bw avx512dq avx512vl avx512cd evex512".split())
+_V3 = frozenset(
+    [
+        "sse2",
+        "sse3",
+        "ssse3",
+        "sse4.1",
+        "sse4.2",
+        "popcnt",
+        "avx",
+        "avx2",
+        "fma",
+        "f16c",
+        "bmi",
+        "bmi2",
+        "lzcnt",
+        "movbe",
+        "cx16",
+    ]
+)
+_V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "evex512"])
 
 AVX2 = Target("x86-64-avx2", _LINUX, "x86-64-v3", _V3, 256, 16)
 AVX512 = Target("x86-64-avx512", _LINUX, "x86-64-v4", _V4 - {"evex512"}, 512, 32)
