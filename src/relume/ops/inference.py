@@ -1,0 +1,219 @@
+"""What the `infer` functions share: checking types and attributes, and the algebra of shapes.
+
+Every check is one-sided: it refuses what is provably wrong. Two symbolic extents that may or may not agree pass
+here and are checked again when they have values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+
+from relume.base import dims
+from relume.base.dims import Dim
+from relume.base.dtypes import DType
+from relume.graph.opdef import Infer, InferError
+from relume.graph.types import Attr, Graph, State, Tensor, Type
+
+NUMBER = ("float", "int", "uint")
+FLOAT = ("float",)
+BOOL = ("bool",)
+ANY = ("float", "int", "uint", "bool")
+_KIND_WORDS = {FLOAT: "a float type", NUMBER: "a number type", BOOL: "bool", ("int",): "a signed integer type"}
+
+
+def shape_text(shape: Sequence[Dim]) -> str:
+    """`[2,N,3]`, as types print it."""
+    return f"[{','.join(map(str, shape))}]"
+
+
+def infer_tensors(rule: Callable[..., Tensor | tuple[Tensor, ...]]) -> Infer:
+    """Makes an `Infer` of `rule(*tensors, attrs) -> tensor`, for ops that take no state and no region."""
+
+    @wraps(rule)
+    def infer(types: Sequence[Type], attrs: Mapping[str, Attr], regions: Sequence[Graph]) -> tuple[Type, ...]:
+        for index, type_ in enumerate(types):
+            if isinstance(type_, State):
+                raise InferError(f"operand {index} is a state; read it first", "a tensor", type_)
+        result = rule(*types, attrs=attrs)
+        return result if isinstance(result, tuple) else (result,)
+
+    return infer
+
+
+# --- dtypes ---------------------------------------------------------------------------------------------------------
+
+
+def want_kind(name: str, tensor: Tensor, kinds: tuple[str, ...]) -> None:
+    """Refuses an element type of another kind."""
+    if tensor.dtype.kind not in kinds:
+        raise InferError(f"{name} cannot be {tensor.dtype}", _KIND_WORDS.get(kinds, " or ".join(kinds)), tensor)
+
+
+def want_dtype(name: str, tensor: Tensor, *allowed: DType) -> None:
+    """Refuses an element type that is not one of `allowed`."""
+    if tensor.dtype not in allowed:
+        raise InferError(f"{name} cannot be {tensor.dtype}", " or ".join(map(str, allowed)), tensor)
+
+
+def want_same_dtype(*tensors: Tensor) -> DType:
+    """The common element type. There is no implicit promotion: the front end writes the casts."""
+    first = tensors[0].dtype
+    for tensor in tensors[1:]:
+        if tensor.dtype is not first:
+            raise InferError("the element types differ; write a cast", first, tensor.dtype)
+    return first
+
+
+# --- dims -----------------------------------------------------------------------------------------------------------
+
+
+def differ(a: Dim, b: Dim) -> bool:
+    """Whether two dims are provably different."""
+    difference = a - b
+    return isinstance(difference, int) and difference != 0
+
+
+def known(a: Dim, b: Dim) -> Dim:
+    """Of two dims that must be equal, the one that says more."""
+    return b if isinstance(b, int) else a
+
+
+def not_negative(dim: Dim) -> bool:
+    """Whether a dim is provably at least 0: a sum of positive multiples of extents."""
+    if isinstance(dim, int):
+        return dim >= 0
+    return all(factor > 0 and all(_atom_not_negative(atom) for atom in monomial) for monomial, factor in dim.terms)
+
+
+def _atom_not_negative(atom: dims.Atom) -> bool:
+    if isinstance(atom, dims.Symbol):
+        return True
+    test = any if atom.op == "max" else all
+    return test(not_negative(arg) for arg in atom.args)
+
+
+def want_rank(name: str, tensor: Tensor, rank: int) -> None:
+    if tensor.rank != rank:
+        raise InferError(f"{name} has rank {tensor.rank}", f"rank {rank}", tensor)
+
+
+def want_min_rank(name: str, tensor: Tensor, rank: int) -> None:
+    if tensor.rank < rank:
+        raise InferError(f"{name} has rank {tensor.rank}", f"rank {rank} or more", tensor)
+
+
+def want_dim(name: str, got: Dim, expected: Dim) -> Dim:
+    """Refuses an extent that cannot be `expected`; returns the one that says more."""
+    if differ(got, expected):
+        raise InferError(f"{name} does not fit", expected, got)
+    return known(expected, got)
+
+
+def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The common shape by NumPy's rules: aligned at the last axis, an extent of 1 is repeated."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    out: list[Dim] = [1] * rank
+    for shape in shapes:
+        for axis, dim in enumerate(shape, start=rank - len(shape)):
+            before = out[axis]
+            if isinstance(before, int) and isinstance(dim, int) and 1 not in (before, dim) and before != dim:
+                got = " and ".join(map(shape_text, shapes))
+                raise InferError(f"shapes do not broadcast at axis {axis}", "equal extents, or 1", got)
+            out[axis] = dims.select(before, dim)
+    return tuple(out)
+
+
+def want_broadcast_to(name: str, shape: Sequence[Dim], target: Sequence[Dim]) -> None:
+    """Refuses a shape that cannot be repeated to `target`."""
+    if len(shape) > len(target):
+        raise InferError(f"{name} has more axes than its target", shape_text(target), shape_text(shape))
+    for dim, wanted in zip(reversed(shape), reversed(target)):
+        if dim != 1 and isinstance(dim, int) and differ(dim, wanted):
+            raise InferError(f"{name} does not broadcast", shape_text(target), shape_text(shape))
+
+
+# --- attributes -----------------------------------------------------------------------------------------------------
+
+
+def ints(attrs: Mapping[str, Attr], name: str, count: int, least: int | None = None) -> tuple[int, ...]:
+    """A list attribute of `count` ints, each at least `least`."""
+    items = _list(attrs, name, "a list of ints")
+    out = tuple(item for item in items if type(item) is int)
+    if len(out) != len(items):
+        raise InferError(f"{name} must be a list of ints", f"{count} ints", list(items))
+    _want_entries(name, out, count, least)
+    return out
+
+
+def dims_attr(attrs: Mapping[str, Attr], name: str, count: int | None = None, least: int | None = 0) -> tuple[Dim, ...]:
+    """A list attribute of dims (`count` of them, if given); those that are known are at least `least`."""
+    items = _list(attrs, name, "a list of dims")
+    out = tuple(item for item in items if type(item) is int or isinstance(item, dims.Expr))
+    if len(out) != len(items):
+        raise InferError(f"{name} must be a list of dims", "ints or expressions over symbols", list(items))
+    _want_entries(name, out, len(out) if count is None else count, least)
+    return out
+
+
+def _list(attrs: Mapping[str, Attr], name: str, kind: str) -> tuple[Attr, ...]:
+    value = attrs[name]
+    if not isinstance(value, tuple):
+        raise InferError(f"{name} must be {kind}", kind, value)
+    return value
+
+
+def _want_entries(name: str, value: Sequence[Dim], count: int, least: int | None) -> None:
+    if len(value) != count:
+        raise InferError(f"{name} has {len(value)} entries", f"{count} entries", shape_text(value))
+    if least is not None and any(isinstance(item, int) and item < least for item in value):
+        raise InferError(f"{name} is out of range", f"entries of at least {least}", shape_text(value))
+
+
+def axis_attr(attrs: Mapping[str, Attr], rank: int, name: str = "axis") -> int:
+    """An axis attribute: 0 <= axis < rank."""
+    axis = attrs[name]
+    if type(axis) is not int or not 0 <= axis < rank:
+        raise InferError(f"{name} is out of range", f"0 <= {name} < {rank}", axis)
+    return axis
+
+
+def axes_attr(attrs: Mapping[str, Attr], rank: int, name: str = "axes") -> tuple[int, ...]:
+    """An attribute of distinct axes in ascending order."""
+    items = _list(attrs, name, "a list of ints")
+    axes = tuple(axis for axis in items if type(axis) is int and 0 <= axis < rank)
+    if len(axes) != len(items) or list(axes) != sorted(set(axes)):
+        raise InferError(f"{name} are out of range", f"ascending axes, each 0 <= axis < {rank}", list(items))
+    return axes
+
+
+def positive(attrs: Mapping[str, Attr], name: str) -> int:
+    """An int attribute of at least 1."""
+    value = attrs[name]
+    if type(value) is not int or value < 1:
+        raise InferError(f"{name} is out of range", "at least 1", value)
+    return value
+
+
+def flag(attrs: Mapping[str, Attr], name: str) -> bool:
+    """A bool attribute."""
+    value = attrs[name]
+    if not isinstance(value, bool):
+        raise InferError(f"{name} must be a bool", "true or false", value)
+    return value
+
+
+def number(attrs: Mapping[str, Attr], name: str) -> float:
+    """A float attribute."""
+    value = attrs[name]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InferError(f"{name} must be a number", "a float", value)
+    return float(value)
+
+
+def dim_attr(attrs: Mapping[str, Attr], name: str, least: int = 0) -> Dim:
+    """A dim attribute; where it is known, it is at least `least`."""
+    value = attrs[name]
+    if not (type(value) is int or isinstance(value, dims.Expr)) or (isinstance(value, int) and value < least):
+        raise InferError(f"{name} is out of range", f"a dim of at least {least}", value)
+    return value
