@@ -1,0 +1,104 @@
+"""Groups: the nodes that become one kernel.
+
+A group is a head (a convolution, a matrix product, any op with a kernel of its own) followed by element-wise steps,
+or element-wise steps alone. An op that stands by itself is a group without steps, a `fused` region is a group with
+them, so both go one way. A region that is no such group means the same as its nodes one by one, and becomes that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from relume.base.dims import Dim
+from relume.base.locations import Location
+from relume.graph.types import Constant, Graph, Node, Value
+
+_ARITHMETIC = "add sub mul div max min pow neg abs exp log sqrt tanh erf sigmoid relu floor ceil round sign reciprocal"
+_LOGIC = "equal less greater and or not select cast"
+
+STEPS = frozenset(f"{_ARITHMETIC} {_LOGIC}".split())
+"""The ops that kernels know as steps of a body."""
+
+EPILOGUES = frozenset({"conv", "conv_blocked", "depthwise_blocked", "matmul", "matmul_packed"})
+"""The ops whose kernels run steps on each result before they store it."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """`head` (None: steps alone) on `operands`, then `steps`; `results` are their values, to be put into `targets`.
+
+    Operands and targets are values of the function. Steps and results are nodes and values as they stand in a region;
+    `names` gives the function's value for each value that enters the region.
+    """
+
+    head: Node | None
+    operands: tuple[Value, ...]
+    steps: tuple[Node, ...]
+    results: tuple[Value, ...]
+    targets: tuple[Value, ...]
+    names: Mapping[Value, Value]
+    location: Location | None
+
+    @property
+    def op(self) -> str:
+        """What the group is, for tables and messages."""
+        return self.head.op.name if self.head is not None else "map"
+
+
+def groups_of(graph: Graph) -> Iterator[Group]:
+    """The graph's nodes as groups, in order."""
+    for node in graph.nodes:
+        if node.op.name == "fused":
+            yield from _region(node)
+        else:
+            yield _single(node, node.operands, node.results, node.location)
+
+
+def _single(node: Node, operands: tuple[Value, ...], targets: tuple[Value, ...], place: Location | None) -> Group:
+    names = {inner: outer for inner, outer in zip(node.operands, operands) if inner is not outer}
+    if node.op.name in STEPS:
+        return Group(None, (), (node,), node.results, targets, names, place)
+    return Group(node, operands, (), node.results, targets, names, place)
+
+
+def _region(node: Node) -> Iterator[Group]:
+    region = node.regions[0]
+    names: dict[Value, Value] = dict(zip(region.params, node.operands))
+    nodes = region.nodes
+    shape = node.results[0].dims if node.results else ()
+    head = nodes[0] if nodes and nodes[0].op.name in EPILOGUES else None
+    steps = nodes[1:] if head else nodes
+    inside = [result for step in nodes for result in step.results]
+    if (
+        all(step.op.name in STEPS for step in steps)
+        and all(value.dims == shape for value in region.results)
+        and (head is None or head.result.dims == shape)
+        and all(_reaches(value.dims, shape) for value in (*inside, *region.results))
+    ):
+        operands = tuple(names.get(value, value) for value in head.operands) if head else ()
+        yield Group(head, operands, steps, region.results, node.results, names, node.location)
+        return
+    yield from _one_by_one(node, region, names)
+
+
+def _reaches(dims: Sequence[Dim], shape: Sequence[Dim]) -> bool:
+    """Whether `dims` broadcast to `shape` for every binding, shape itself unchanged."""
+    short = shape[len(shape) - len(dims) :]
+    return len(dims) <= len(shape) and all(dim == 1 or dim == wanted for dim, wanted in zip(dims, short))
+
+
+def _one_by_one(node: Node, region: Graph, names: dict[Value, Value]) -> Iterator[Group]:
+    """The region's nodes as groups of their own. Its values are made anew: two nodes may share one region."""
+    outward: dict[Value, Value] = {}
+    for inner, outer in zip(region.results, node.results):
+        if inner not in names and not isinstance(inner, Constant):
+            outward.setdefault(inner, outer)
+    for part in region.nodes:
+        targets = tuple(outward.get(result, Value(result.type, result.name)) for result in part.results)
+        operands = tuple(names.get(value, value) for value in part.operands)
+        names = {**names, **dict(zip(part.results, targets))}
+        yield _single(part, operands, targets, part.location or node.location)
+    for inner, outer in zip(region.results, node.results):
+        if names.get(inner) is not outer:  # A parameter, a constant or a value given twice.
+            yield Group(None, (), (), (inner,), (outer,), names, node.location)
