@@ -1,0 +1,42 @@
+"""Kernels: how each kind of instruction touches memory, and the LLVM IR that does it. One file per family.
+
+`KERNELS` is the registry by name. Emitters write text; nothing here imports LLVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from relume.kernels.argmax import ARGMAX
+from relume.kernels.conv import CONV_BLOCKED
+from relume.kernels.conv_plain import CONV_PLAIN
+from relume.kernels.depthwise import DEPTHWISE_BLOCKED
+from relume.kernels.extents import EXTENTS
+from relume.kernels.gather import GATHER
+from relume.kernels.halo import HALO
+from relume.kernels.map import MAP
+from relume.kernels.matmul import MATMUL_PACKED
+from relume.kernels.reduce import REDUCE
+from relume.kernels.window import WINDOW
+from relume.program.types import KernelDef
+
+KERNELS: Mapping[str, KernelDef] = MappingProxyType(
+    {
+        kernel.name: kernel
+        for kernel in (
+            MAP,
+            REDUCE,
+            ARGMAX,
+            WINDOW,
+            GATHER,
+            HALO,
+            EXTENTS,
+            MATMUL_PACKED,
+            CONV_BLOCKED,
+            DEPTHWISE_BLOCKED,
+            CONV_PLAIN,
+        )
+    }
+)
+"""Every kernel that there is, by name."""

@@ -1,0 +1,263 @@
+"""Convolution on blocked channels (NCHWc16), and what it shares with the depthwise one.
+
+y[n, ob, oh, ow, o] = sum over (c, kh, kw) of x[n, c // 16, oh*sh + kh*dh, ow*sw + kw*dw, c % 16] * w[ob, c, kh, kw, o]
+
+Every element is one chain of fused multiply-adds from 0, ascending in (c, kh, kw): the order of the weights in memory,
+which therefore stream. `conv_plain` has the same order. The halo is part of x, so no bounds are checked.
+
+A tile is a run of pixels of one output row (or a few short rows) by 16 output channels. Loop order (innermost last):
+image, group of rows, block of output channels | tile, c, kh, kw, pixel. What stands left of the bar is a task; a group
+is small enough that its input rows stay in the second-level cache while the output channels pass by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from relume.base import dims
+from relume.base.dims import Dim
+from relume.base.errors import CompileError
+from relume.base.targets import BLOCK, Target
+from relume.kernels.epilogue import Epilogue, reuse
+from relume.kernels.ir import Int, Kernel, Reg, llvm_type, vector
+from relume.kernels.microkernel import Moved, Place, prefetch, split, tile_loop, unravel
+from relume.kernels.tiles import accumulators, plane, vectors_per_block
+from relume.program.types import IN, ConstReader, KernelDef, KernelSpec, Reuse
+
+STRAIGHT_TAPS = 25
+"""Kernels of at most this many positions are laid out straight; larger ones loop over their rows."""
+STEPS = 16
+"""Steps of the reduction per trip of the innermost loop, at least, where the channels allow."""
+INPUT_BYTES = 256 * 1024
+"""Input that one group of rows may touch: half a second-level cache."""
+MOST_ROWS = 16
+SMALL_PLANE = 256
+"""Planes of at most this many pixels are one group, and may have tiles that are higher than one row."""
+PREFETCH_FROM = 512 * 1024
+PREFETCH_AHEAD = 4096
+POLL_FROM = 1 << 15
+"""FMAs of a tile from which every tile polls, and not only every row of tiles."""
+
+Row = list[list[Place]]
+"""The places of a tile's pixels under one kernel row: [kernel column][pixel]."""
+
+
+def pair(spec: KernelSpec, name: str) -> tuple[int, int]:
+    """A parameter of two ints (rows, columns)."""
+    value = spec[name]
+    if not (isinstance(value, tuple) and len(value) == 2):
+        raise CompileError(f"{spec.kernel}: {name} has one number for rows and one for columns", got=value)
+    return value  # type: ignore[return-value]
+
+
+def rows_per_task(spec: KernelSpec) -> int:
+    """Output rows of one task. Known even where the extents are not, and the same for every target."""
+    x, y = spec.operands[0], spec.operands[-1]
+    height, width = y.dims[2:4]
+    if isinstance(height, int) and isinstance(width, int) and height * width <= SMALL_PLANE:
+        return max(1, height)
+    row = x.dims[1] * x.dims[3] * BLOCK * x.dtype.bytes * pair(spec, "strides")[0]
+    return max(1, min(MOST_ROWS, INPUT_BYTES // row)) if isinstance(row, int) and row else MOST_ROWS // 2
+
+
+def tasks(spec: KernelSpec) -> Dim:
+    """Images times blocks of output channels times groups of rows."""
+    n, blocks, height = spec.operands[-1].dims[:3]
+    return n * blocks * dims.ceildiv(height, rows_per_task(spec))
+
+
+def check(spec: KernelSpec, kernel_rank: int) -> None:
+    """Raises `CompileError` for operands that are no blocked convolution."""
+    if len(spec.operands) < 3 or spec.operands[-1].access == IN:
+        raise CompileError(f"{spec.kernel} takes an input, weights, extras, and outputs", got=str(spec))
+    x, w, y = spec.operands[0], spec.operands[1], spec.operands[-1]
+    if x.dtype is not w.dtype or x.dtype.name not in ("f32", "f64"):
+        raise CompileError(f"{spec.kernel} multiplies f32 or f64", got=f"{x.dtype} by {w.dtype}")
+    if not all(isinstance(dim, int) for dim in w.dims):
+        raise CompileError(f"{spec.kernel} needs known extents of its weights", got=str(w), hint="use conv_plain")
+    if (len(x.dims), len(w.dims), len(y.dims)) != (5, kernel_rank, 5) or w.dims[-1] != BLOCK:
+        raise CompileError(f"{spec.kernel}: channels come in blocks of {BLOCK}", got=str(spec))
+    if any(operand.dims[-1] != BLOCK or operand.strides[-1] != 1 for operand in (x, y)) or w.strides[-1] != 1:
+        raise CompileError(f"{spec.kernel}: the {BLOCK} channels of a block are neighbours", got=str(spec))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """`height` rows of `width` pixels: `x` is the input under the first one, `w` the weights of its channels."""
+
+    height: int
+    width: int
+    x: Reg
+    w: Reg
+
+
+class Blocked:
+    """A convolution kernel under construction: its tasks, its tiles, and where a tile reads x."""
+
+    def __init__(self, spec: KernelSpec, target: Target, symbol: str) -> None:
+        self.f = f = Kernel(symbol, spec.extents)
+        x, w, y = spec.operands[0], spec.operands[1], spec.operands[-1]
+        self.size, self.type = x.dtype.bytes, llvm_type(x.dtype)
+        self.wide = vector(self.type, BLOCK)
+        self.x, self.w = f.operand(0), f.operand(1)
+        self.x_strides = [f.dim(stride, f.extents) for stride in x.strides]
+        self.w_strides = [f.dim(stride, f.extents) for stride in w.strides]
+        self.w_dims = [dim for dim in w.dims if isinstance(dim, int)]
+        self.kernel_height, self.kernel_width = self.w_dims[-3:-1]
+        self.strides, self.dilations = pair(spec, "strides"), pair(spec, "dilations")
+        self.extents = [f.dim(extent, f.extents) for extent in y.dims[:3]]
+        self.group = rows_per_task(spec)
+        vectors = vectors_per_block(target, x.dtype)
+        limit = accumulators(target) // vectors
+        flat = not (isinstance(y.dims[2], int) and y.dims[2] <= self.group)
+        self.strips = plane(y.dims[2], y.dims[3], limit, vectors, flat)
+        self.epilogue = Epilogue.of(f, spec, 2)
+        if not self.epilogue.vectorises:
+            raise CompileError(f"{spec.kernel}: extras and outputs have neighbouring channels", got=str(spec))
+        self.scratch = f.scratch(self.wide, limit)
+
+    def emit(self, accumulate: Callable[[Tile], list[Reg]], fmas: int) -> str:
+        """All tasks. `accumulate` gives a tile's sums in rows of pixels; `fmas` counts one pixel's."""
+        f = self.f
+        _, blocks, height = self.extents
+        groups = f.div(f.add(height, self.group - 1), self.group)
+        with f.loop(f.begin, f.end) as task:
+            n, group, block = unravel(f, task.i, (1, groups, blocks))
+            first = f.mul(group, self.group)
+            x = f.address(self.x, self.input_offset(n, block), self.size)
+            w = f.address(self.w, f.mul(block, self.w_strides[0]), self.size)
+            epilogue = self.epilogue.at(n, block, 0, 0, 0)
+            for strip in self.strips:
+                for rows in strip.rows:
+                    with tile_loop(f, rows, first, self.group) as row:
+                        f.poll()
+                        low, high = (f.dim(bound, f.extents) for bound in (strip.columns.start, strip.columns.stop))
+                        with f.loop(low, high, strip.columns.size) as column:
+                            if strip.columns.size * rows.size * fmas >= POLL_FROM:
+                                f.poll()
+                            offset = self.pixel(row.i, column.i)
+                            tile = Tile(rows.size, strip.columns.size, f.address(x, offset, self.size), w)
+                            sums = accumulate(tile)
+                            shape = (1, 1, tile.height, tile.width)
+                            epilogue.at(0, 0, row.i, column.i, 0).finish_tile(shape, sums, self.scratch)
+        return f.finish()
+
+    def input_offset(self, n: Int, block: Int) -> Int:
+        """Elements from the start of x to what output block `block` of image `n` reads first."""
+        return self.f.mul(n, self.x_strides[0])
+
+    def pixel(self, row: Int, column: Int) -> Int:
+        """Elements of x between output pixel (0, 0) and (row, column)."""
+        f = self.f
+        down = f.mul(f.mul(row, self.strides[0]), self.x_strides[2])
+        return f.add(down, f.mul(f.mul(column, self.strides[1]), self.x_strides[3]))
+
+    def places(self, tile: Tile, kernel_row: int) -> Row:
+        """Where the pixels of a tile lie under each position of one kernel row."""
+        f = self.f
+        lines = []
+        for y in range(tile.height):
+            down = f.mul(y * self.strides[0] + kernel_row * self.dilations[0], self.x_strides[2])
+            lines.append(split(f, (tile.x, 0), down, self.size))
+        return [
+            [
+                split(f, line, f.mul(x * self.strides[1] + column * self.dilations[1], self.x_strides[3]), self.size)
+                for line in lines
+                for x in range(tile.width)
+            ]
+            for column in range(self.kernel_width)
+        ]
+
+
+class _Conv(Blocked):
+    def __init__(self, spec: KernelSpec, target: Target, symbol: str) -> None:
+        check(spec, 5)
+        super().__init__(spec, target, symbol)
+        channels = spec["channels"]
+        if not isinstance(channels, int) or channels != self.w_dims[1]:
+            raise CompileError(f"{spec.kernel}: the weights have all channels", expected=channels, got=self.w_dims[1])
+        self.channels = channels
+        taps = self.kernel_height * self.kernel_width
+        self.loops_rows = taps > STRAIGHT_TAPS
+        unroll = max(1, STEPS // taps)
+        self.unroll = 1 << unroll.bit_length() - 1
+        self.prefetches = self.w_dims[0] * channels * taps * BLOCK * self.size > PREFETCH_FROM
+
+    def accumulate(self, tile: Tile) -> list[Reg]:
+        """The sums over all channels."""
+        f = self.f
+        sums: list[Reg] = [f.zero(self.wide)] * (tile.height * tile.width)
+        whole, rest = divmod(self.channels, BLOCK)
+        kernel_rows = 1 if self.loops_rows else self.kernel_height
+        places = [self.places(tile, row) for row in range(kernel_rows)]
+        if whole:
+            with f.loop(0, whole, carry=sums) as block:
+                block.next = self._channels(places, tile, block.i, BLOCK, self.unroll, block.carried)
+            sums = block.results
+        if rest:
+            sums = self._channels(places, tile, whole, rest, 1, sums)
+        return sums
+
+    def _channels(
+        self, places: list[Row], tile: Tile, block: Int, count: int, unroll: int, sums: list[Reg]
+    ) -> list[Reg]:
+        """Adds `count` channels of an input block."""
+        f = self.f
+        x_block, first = f.mul(block, self.x_strides[1]), f.mul(block, BLOCK)
+        with f.loop(0, count, unroll, carry=sums) as channel:
+            sums = channel.carried
+            x = f.add(x_block, channel.i)
+            w = f.mul(f.add(first, channel.i), self.w_strides[1])
+            if self.loops_rows:
+                down = f.mul(self.dilations[0], self.x_strides[2])
+                with f.loop(0, self.kernel_height, carry=sums) as row:
+                    xs = Moved(f, f.add(x, f.mul(row.i, down)), self.size)
+                    ws = Moved(f, f.add(w, f.mul(row.i, self.w_strides[2])), self.size)
+                    row.next = self._steps(xs, ws, places, tile.w, 0, row.carried)
+                sums = row.results
+            else:
+                xs, ws = Moved(f, x, self.size), Moved(f, w, self.size)
+                for step in range(unroll):
+                    sums = self._steps(xs, ws, places, tile.w, step, sums)
+            channel.next = sums
+        return channel.results
+
+    def _steps(self, xs: Moved, ws: Moved, places: list[Row], w: Reg, channel: int, sums: Sequence[Reg]) -> list[Reg]:
+        """One channel under the kernel positions of `places` ([kernel row])."""
+        f, out = self.f, list(sums)
+        for kernel_row, columns in enumerate(places):
+            for kernel_column, pixels in enumerate(columns):
+                at = f.total(list(zip((channel, kernel_row, kernel_column), self.w_strides[1:])))
+                f.barrier()
+                if self.prefetches:
+                    prefetch(f, ws.at((w, 0), f.add(at, PREFETCH_AHEAD // self.size)))
+                factor = f.load(self.wide, ws.at((w, 0), at), self.size)
+                for number, place in enumerate(pixels):
+                    left = f.splat(f.load(self.type, xs.at(place, channel), self.size), BLOCK)
+                    out[number] = f.fma(left, factor, out[number])
+        return out
+
+
+def _emit(spec: KernelSpec, target: Target, constants: ConstReader, symbol: str) -> str:
+    conv = _Conv(spec, target, symbol)
+    return conv.emit(conv.accumulate, conv.channels * conv.kernel_height * conv.kernel_width * BLOCK)
+
+
+def _work(spec: KernelSpec) -> Dim:
+    _, channels, kernel_height, kernel_width, _ = spec.operands[1].dims
+    return dims.product(spec.operands[-1].dims) * channels * kernel_height * kernel_width * 2
+
+
+def _may_reuse(spec: KernelSpec) -> Reuse:
+    return reuse(spec, 2)
+
+
+CONV_BLOCKED = KernelDef(
+    name="conv_blocked",
+    doc="convolution of [N,CB,H,W,16], with halo, by [OB,C,KH,KW,16]; params strides, dilations, channels, body, outs",
+    emit=_emit,
+    tasks=tasks,
+    work=_work,
+    may_reuse=_may_reuse,
+)

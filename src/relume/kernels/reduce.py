@@ -1,0 +1,216 @@
+"""`reduce`: sum, mean, max, min over the trailing axes of a view [kept..., reduced...].
+
+One order for all layouts, targets and splits: element i of the flattened reduced axes goes, in ascending i, to
+accumulator i % 16; the sixteen are then combined 8 + 8, 4 + 4, 2 + 2, 1 + 1. Accumulators start from the neutral
+element (0, -inf or the minimum of the type, inf or the maximum), which is also the result over nothing; the mean
+divides the sum by the count, so over nothing it is NaN. Integers wrap; max and min propagate NaN.
+
+Three forms give that order: rows that are contiguous keep the sixteen accumulators in one vector; where a kept axis is
+contiguous instead, sixteen outputs are made at once, each accumulator being a vector across them; anything else goes
+element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from relume.base import dims
+from relume.base.dims import Dim
+from relume.base.dtypes import DType
+from relume.base.errors import CompileError
+from relume.base.targets import BLOCK, Target
+from relume.kernels import elementwise
+from relume.kernels.ir import Function, Int, Kernel, Reg, vector
+from relume.kernels.nest import Axis, Tasks, advance, estimate, fold, is_empty, merged, polled
+from relume.program.types import ConstReader, KernelDef, KernelSpec
+
+Combine = Callable[[Function, DType, Reg, Reg], Reg]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The kept axes as tasks and the reduced ones as loops: shared by all kernels that make one output of a run of
+    elements."""
+
+    tasks: Tasks
+    reduced: tuple[Axis, ...]
+    across: bool
+    """Whether the innermost kept axis is contiguous in operand and result, so that 16 outputs are made at once."""
+
+    @property
+    def is_row(self) -> bool:
+        """Whether the reduced elements of one output are contiguous."""
+        return not self.reduced or (len(self.reduced) == 1 and self.reduced[0].strides == (1,))
+
+    @staticmethod
+    def of(spec: KernelSpec, rows: bool = True) -> Outputs:
+        """For operands x [kept..., reduced...] and y [kept...]. `rows`: contiguous rows have a form of their own."""
+        x, y = spec.operands[0], spec.operands[-1]
+        kept = spec["kept"]
+        assert isinstance(kept, int)
+        reduced = tuple(merged([Axis(e, (s,)) for e, s in zip(x.dims[kept:], x.strides[kept:])]))
+        axes = merged([Axis(e, (s, t)) for e, s, t in zip(x.dims[:kept], x.strides[:kept], y.strides)])
+        unit = estimate([axis.extent for axis in reduced])
+        plain = Outputs(Tasks.of(axes or [Axis(1, (1, 1))], unit), reduced, False)
+        wide = [axis for axis in axes if axis.strides == (1, 1) and estimate([axis.extent]) >= BLOCK]
+        if (rows and plain.is_row) or not wide:
+            return plain
+        outer = [axis for axis in axes if axis is not wide[-1]]
+        return Outputs(Tasks.of([*outer, wide[-1]], unit, BLOCK), reduced, True)
+
+    def emit(self, f: Kernel, spec: KernelSpec, output: Callable[[Reg, Reg, int], None]) -> None:
+        """Lays out the loops; `output(x, y, count)` makes `count` (16 or 1) neighbouring outputs."""
+        sizes = [spec.operands[0].dtype.bytes, spec.operands[-1].dtype.bytes]
+
+        def outputs(at: list[Reg], low: Int, high: Int, count: int) -> None:
+            if is_empty(low, high):
+                return
+            with self.tasks.innermost(f, low, high, count) as loop:
+                x, y = advance(f, at, sizes, self.tasks.axes[-1], loop.i)
+                output(x, y, count)
+
+        def leaf(at: list[Reg], indices: list[Int], low: Int, high: Int) -> None:
+            middle = f.sub(high, f.rem(f.sub(high, low), BLOCK)) if self.across else low
+            outputs(at, low, middle, BLOCK)
+            outputs(at, middle, high, 1)
+
+        self.tasks.emit(f, [f.operand(0), f.operand(len(spec.operands) - 1)], sizes, leaf)
+
+
+def _add(f: Function, dtype: DType, a: Reg, b: Reg) -> Reg:
+    return f.binary("fadd" if dtype.is_float else "add", a, b)
+
+
+_KINDS: dict[str, Combine] = {
+    "sum": _add,
+    "mean": _add,
+    "max": elementwise.maximum,
+    "min": elementwise.minimum,
+}
+
+
+def neutral(f: Function, kind: str, dtype: DType, count: int) -> Reg:
+    """What changes nothing: 0 for sums, for max (min) the least (greatest) value of the type."""
+    if kind in ("sum", "mean"):
+        return elementwise.constant(f, 0, dtype, count)
+    if dtype.is_float:
+        return elementwise.constant(f, float("-inf") if kind == "max" else float("inf"), dtype, count)
+    bits = dtype.bytes * 8 - dtype.is_signed
+    least = -(1 << bits) if dtype.is_signed else 0
+    return f.int_constant(least if kind == "max" else (1 << bits) - 1, elementwise.register_type(dtype, count))
+
+
+class _Emitter:
+    """One kernel under construction."""
+
+    def __init__(self, spec: KernelSpec, symbol: str) -> None:
+        self.kind, self.dtype = str(spec["kind"]), spec.operands[0].dtype
+        if self.kind not in _KINDS or self.dtype.name in ("bool", "f16", "bf16"):
+            got = f"{self.kind} of {self.dtype}"
+            raise CompileError("a reduction without code", expected=", ".join(_KINDS), got=got)
+        if self.kind == "mean" and not self.dtype.is_float:
+            raise CompileError("the mean is for floats", got=self.dtype, hint="cast first")
+        self.spec, self.outputs = spec, Outputs.of(spec)
+        self.f = Kernel(symbol, spec.extents)
+        self.size = self.dtype.bytes
+        kind = elementwise.register_type(self.dtype)
+        self.sums = self.f.scratch(vector(kind, BLOCK), BLOCK if self.outputs.across else 1)
+        self.elements = self.f.dim(dims.product(axis.extent for axis in self.outputs.reduced), self.f.extents)
+
+    def emit(self) -> str:
+        if not any(extent == 0 for extent in self.spec.operands[-1].dims):
+            self.outputs.emit(self.f, self.spec, self._output)
+        return self.f.finish()
+
+    def _output(self, x: Reg, y: Reg, count: int) -> None:
+        lanes = self._row(x) if self.outputs.is_row else self._anyhow(x, count)
+        result = self._tree(lanes)
+        if self.kind == "mean":
+            result = self.f.binary("fdiv", result, self._count(count))
+        self.f.store(result, y, self.size)
+
+    def _combine(self, a: Reg, b: Reg) -> Reg:
+        return _KINDS[self.kind](self.f, self.dtype, a, b)
+
+    def _count(self, count: int) -> Reg:
+        if isinstance(self.elements, int):
+            return elementwise.constant(self.f, self.elements, self.dtype, count)
+        return self.f.splat(self.f.convert("sitofp", self.elements, elementwise.register_type(self.dtype)), count)
+
+    def _row(self, x: Reg) -> list[Reg]:
+        """The sixteen accumulators over one contiguous row, as one vector."""
+        f, n = self.f, self.elements
+        rest = f.rem(n, BLOCK)
+        whole = f.sub(n, rest)
+        wide = elementwise.register_type(self.dtype, BLOCK)
+        sums = neutral(f, self.kind, self.dtype, BLOCK)
+        if not is_empty(0, whole):
+            with polled(f, 0, whole, 1, BLOCK, carry=[sums]) as loop:
+                loop.next = [self._combine(loop.carried[0], f.load(wide, f.address(x, loop.i, self.size), self.size))]
+            sums = loop.results[0]
+        if isinstance(rest, int) and rest == 0:
+            return [sums]
+        f.store(sums, self.sums, 64)
+        with f.loop(0, rest) as tail:
+            self._into(tail.i, f.address(x, f.add(whole, tail.i), self.size), 1)
+        return [f.load(wide, self.sums, 64)]
+
+    def _anyhow(self, x: Reg, count: int) -> list[Reg]:
+        """The sixteen accumulators of each of `count` neighbouring outputs, in memory meanwhile."""
+        f = self.f
+        empty = neutral(f, self.kind, self.dtype, count)
+        places = [f.address(self.sums, lane * count, self.size) for lane in range(BLOCK)]
+        for place in places:
+            f.store(empty, place, self.size)
+
+        def add(pointer: Reg, index: Int, carried: list[Reg]) -> list[Reg]:
+            self._into(f.rem(index, BLOCK), pointer, count)
+            return carried
+
+        fold(f, self.outputs.reduced, x, self.size, [], add)
+        return [f.load(empty.type, place, self.size) for place in places]
+
+    def _into(self, lane: Int, pointer: Reg, count: int) -> None:
+        """Combines the element(s) at `pointer` into the accumulator of `lane`."""
+        f, type_ = self.f, elementwise.register_type(self.dtype, count)
+        place = f.address(self.sums, f.mul(lane, count), self.size)
+        f.store(self._combine(f.load(type_, place, self.size), f.load(type_, pointer, self.size)), place, self.size)
+
+    def _tree(self, lanes: list[Reg]) -> Reg:
+        """Combines sixteen accumulators, given one by one or as one vector, in the one fixed order."""
+        f, half = self.f, BLOCK // 2
+        while half:
+            if len(lanes) > 1:
+                lanes = [self._combine(lanes[n], lanes[n + half]) for n in range(half)]
+            elif half > 1:
+                low, high = (f.shuffle(lanes[0], lanes[0], range(start, start + half)) for start in (0, half))
+                lanes = [self._combine(low, high)]
+            else:
+                lanes = [self._combine(f.extract(lanes[0], 0), f.extract(lanes[0], 1))]
+            half //= 2
+        return lanes[0]
+
+
+def emit(spec: KernelSpec, target: Target, constants: ConstReader, symbol: str) -> str:
+    """See `KernelDef.emit`."""
+    return _Emitter(spec, symbol).emit()
+
+
+def tasks(spec: KernelSpec) -> Dim:
+    """Groups of outputs."""
+    return Outputs.of(spec).tasks.count
+
+
+def work(spec: KernelSpec) -> Dim:
+    """One operation per element read."""
+    return dims.product(spec.operands[0].dims)
+
+
+REDUCE = KernelDef(
+    "reduce",
+    "Sum, mean, max or min over the trailing axes, by sixteen accumulators and one fixed tree.",
+    emit,
+    tasks,
+    work,
+)
