@@ -1,0 +1,39 @@
+"""Translators, one file per family of ONNX operators. Importing this package fills `calls.TRANSLATORS`."""
+
+from __future__ import annotations
+
+from relume.frontends.onnx.translate import (
+    activation,
+    control,
+    convolution,
+    elementwise,
+    index,
+    linalg,
+    movement,
+    normalization,
+    pooling,
+    quant,
+    reduce,
+    resize,
+    shape,
+    transposed,
+    variadic,
+)
+
+__all__ = [
+    "activation",
+    "control",
+    "convolution",
+    "elementwise",
+    "index",
+    "linalg",
+    "movement",
+    "normalization",
+    "pooling",
+    "quant",
+    "reduce",
+    "resize",
+    "shape",
+    "transposed",
+    "variadic",
+]

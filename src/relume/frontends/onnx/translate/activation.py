@@ -1,0 +1,132 @@
+"""Activation functions. Those whose schema has a body of plain operators (Celu, Mish, Shrink ...) go through it."""
+
+from __future__ import annotations
+
+import math
+
+from relume.base import dims
+from relume.frontends.onnx.calls import Call, translates
+from relume.graph.types import Value
+from relume.ops.inference import want_broadcast_to
+
+
+def _where_negative(call: Call, x: Value, negative: Value, other: Value) -> Value:
+    return call.apply("select", call.apply("less", x, 0), negative, other)
+
+
+@translates("LeakyRelu", versions=(1, 6, 16))
+def leaky_relu(call: Call) -> Value:
+    x = call.input(0)
+    return _where_negative(call, x, call.apply("mul", x, call.number("alpha")), x)
+
+
+@translates("PRelu", versions=(1, 6, 7, 9, 16))
+def prelu(call: Call) -> Value:
+    """slope * x below 0. Before opset 7 a slope of more than one element belongs to the channels, axis 1."""
+    x, slope = call.input(0), call.input(1)
+    if call.version < 7:
+        channels = x.tensor.rank > 1 and slope.tensor.elements != 1
+        slope = call.reshape(slope, (slope.tensor.elements, *(1,) * (x.tensor.rank - 2)) if channels else ())
+    want_broadcast_to("the slope", slope.dims, x.dims)
+    return _where_negative(call, x, call.apply("mul", x, slope), x)
+
+
+def _scaled_exp(call: Call, x: Value, alpha: float) -> Value:
+    """alpha * (e ** x - 1)."""
+    return call.apply("mul", call.apply("sub", call.apply("exp", x), 1), alpha)
+
+
+@translates("Elu", versions=(1, 6, 22))
+def elu(call: Call) -> Value:
+    x = call.input(0)
+    return _where_negative(call, x, _scaled_exp(call, x, call.number("alpha")), x)
+
+
+@translates("Selu", versions=(1, 6, 22))
+def selu(call: Call) -> Value:
+    x = call.input(0)
+    y = _where_negative(call, x, _scaled_exp(call, x, call.number("alpha")), x)
+    return call.apply("mul", y, call.number("gamma"))
+
+
+@translates("Softplus", versions=(1, 22))
+def softplus(call: Call) -> Value:
+    """log(1 + e ** x), in the form that does not overflow: max(x, 0) + log(1 + e ** -|x|)."""
+    x = call.input(0)
+    rest = call.apply("log", call.apply("add", call.apply("exp", call.apply("neg", call.apply("abs", x))), 1))
+    return call.apply("add", call.apply("relu", x), rest)
+
+
+@translates("Softsign", versions=(1, 22))
+def softsign(call: Call) -> Value:
+    x = call.input(0)
+    return call.apply("div", x, call.apply("add", call.apply("abs", x), 1))
+
+
+def _hard_sigmoid(call: Call, x: Value, alpha: float, beta: float) -> Value:
+    line = call.apply("add", call.apply("mul", x, alpha), beta)
+    return call.apply("min", call.apply("max", line, 0), 1)
+
+
+@translates("HardSigmoid", versions=(1, 6, 22))
+def hard_sigmoid(call: Call) -> Value:
+    return _hard_sigmoid(call, call.input(0), call.number("alpha"), call.number("beta"))
+
+
+@translates("HardSwish", versions=(14, 22))
+def hard_swish(call: Call) -> Value:
+    x = call.input(0)
+    return call.apply("mul", x, _hard_sigmoid(call, x, 1 / 6, 0.5))
+
+
+@translates("Gelu", versions=(20,))
+def gelu(call: Call) -> Value:
+    """Exact, or x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))."""
+    x = call.input(0)
+    if call.attr("approximate", str) == "none":
+        return call.apply("gelu", x)
+    cube = call.apply("mul", call.apply("mul", call.apply("mul", x, x), x), 0.044715)
+    inner = call.apply("tanh", call.apply("mul", call.apply("add", x, cube), math.sqrt(2 / math.pi)))
+    return call.apply("mul", call.apply("mul", x, 0.5), call.apply("add", inner, 1))
+
+
+# --- over an axis ---------------------------------------------------------------------------------------------------
+
+
+def _log_softmax(call: Call, x: Value, axis: int) -> Value:
+    """x - m - log(sum of e ** (x - m)), with m the largest."""
+    shifted = call.apply("sub", x, call.apply("reduce_max", x, axes=(axis,), keep=True))
+    total = call.apply("reduce_sum", call.apply("exp", shifted), axes=(axis,), keep=True)
+    return call.apply("sub", shifted, call.apply("log", total))
+
+
+@translates("Softmax", "LogSoftmax", versions=(1, 11, 13))
+def softmax(call: Call) -> Value:
+    """Along one axis from opset 13 on. Before, `axis` cuts the shape in two and the softmax is over all of the second
+    part at once."""
+    x = call.input(0)
+    rank = x.tensor.rank
+    if call.version >= 13:
+        axis, view = call.axis(rank), x
+    else:
+        cut = call.integer("axis")
+        cut = cut if cut == rank else call.normal_axis(cut, rank)
+        axis, view = 1, call.reshape(x, (dims.product(x.dims[:cut]), dims.product(x.dims[cut:])))
+    if call.node.op == "Softmax":
+        y = call.apply("softmax", view, axis=axis)
+    else:
+        y = _log_softmax(call, view, axis)
+    return call.reshape(y, x.dims)
+
+
+@translates("Hardmax", versions=(13,))
+def hardmax(call: Call) -> Value:
+    """1 at the first of the largest along an axis, else 0."""
+    x = call.input(0)
+    axis = call.axis(x.tensor.rank)
+    size = x.dims[axis]
+    if not isinstance(size, int):
+        call.unsupported(f"the extent {size} of its axis is symbolic")
+    largest = call.apply("argmax", x, axis=axis, keep=True)
+    places = call.reshape(call.extents(range(size)), (size, *(1,) * (x.tensor.rank - axis - 1)))
+    return call.cast(call.apply("equal", largest, places), x.dtype)

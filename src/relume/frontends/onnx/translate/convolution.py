@@ -1,0 +1,95 @@
+"""Convolution, and where its windows (and those of pooling) stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relume.base import dims
+from relume.base.dims import Dim
+from relume.frontends.onnx.calls import Call, translates
+from relume.frontends.onnx.translate.movement import padded
+from relume.graph.types import Value
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Sizes, strides, dilations and padding of windows on the spatial axes of x."""
+
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[Dim, ...]
+    after: tuple[Dim, ...]
+    """The padding is symbolic for SAME with strides on symbolic extents."""
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(amount, int) for amount in (*self.before, *self.after))
+
+
+def windows(call: Call, x: Value, size: tuple[int, ...]) -> Windows:
+    """Reads strides, dilations, pads and auto_pad of Conv and of the pools.
+
+    SAME gives ceil(extent / stride) windows: together they reach (that - 1) * stride + reach elements far, and what
+    the data lacks of it is padding, half before and half after, an odd element at the end (UPPER) or front (LOWER).
+    """
+    rank = len(size)
+    if x.tensor.rank != rank + 2:
+        call.wrong(f"a window of rank {rank} needs data of rank {rank + 2}", f"[N,C{',..' * bool(rank)}]", x.type)
+    strides = call.integers("strides", (1,) * rank)
+    dilations = call.integers("dilations", (1,) * rank)
+    pads = call.integers("pads", (0,) * 2 * rank)
+    for name, values, count, least in (
+        ("kernel_shape", size, rank, 1),
+        ("strides", strides, rank, 1),
+        ("dilations", dilations, rank, 1),
+        ("pads", pads, 2 * rank, 0),
+    ):
+        if len(values) != count or any(value < least for value in values):
+            call.wrong(f"{call.node.op}.{name} is wrong", f"{count} numbers of at least {least}", list(values))
+    mode = call.attr("auto_pad", str)
+    if mode == "NOTSET":
+        return Windows(size, strides, dilations, pads[:rank], pads[rank:])
+    if mode == "VALID":
+        return Windows(size, strides, dilations, (0,) * rank, (0,) * rank)
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        call.wrong(f"{call.node.op}.auto_pad is wrong", "NOTSET, VALID, SAME_UPPER or SAME_LOWER", mode)
+    before, after = [], []
+    for extent, window, stride, dilation in zip(x.dims[2:], size, strides, dilations):
+        reach = (window - 1) * dilation + 1
+        lacking = reach - 1 if stride == 1 else (dims.ceildiv(extent, stride) - 1) * stride + reach - extent
+        total = lacking if isinstance(lacking, int) and lacking >= 0 else dims.maximum(lacking, 0)
+        half = dims.floordiv(total, 2)
+        small, large = half, total - half
+        before.append(small if mode == "SAME_UPPER" else large)
+        after.append(large if mode == "SAME_UPPER" else small)
+    return Windows(size, strides, dilations, tuple(before), tuple(after))
+
+
+def pads_or_padded(call: Call, x: Value, frame: Windows, fill: float) -> tuple[Value, tuple[int, ...]]:
+    """The data and the pads to give to the op: symbolic padding is made by an op of its own."""
+    if frame.is_static:
+        return x, tuple(int(amount) for amount in (*frame.before, *frame.after))  # type: ignore[arg-type]
+    grown = padded(call, x, (0, 0, *frame.before), (0, 0, *frame.after), fill)
+    return grown, (0,) * 2 * len(frame.size)
+
+
+@translates("Conv", versions=(1, 11, 22))
+def conv(call: Call) -> Value:
+    x, w, b = call.input(0), call.input(1), call.optional(2)
+    if w.tensor.rank < 3:
+        call.wrong("the weights of Conv have too few axes", "[O,C/groups,*K]", w.type)
+    size = tuple(dim for dim in w.dims[2:] if isinstance(dim, int))
+    if len(size) != w.tensor.rank - 2:
+        call.unsupported(f"the window of the weights is symbolic: {w.type}")
+    declared = call.integers("kernel_shape", size)
+    if declared != size:
+        call.wrong("Conv.kernel_shape does not fit the weights", list(size), list(declared))
+    if call.integer("group") < 1:
+        call.wrong("Conv.group must be at least 1", "at least 1", call.integer("group"))
+    frame = windows(call, x, size)
+    data, pads = pads_or_padded(call, x, frame, 0.0)
+    operands = (data, w) if b is None else (data, w, b)
+    return call.apply(
+        "conv", *operands, strides=frame.strides, pads=pads, dilations=frame.dilations, groups=call.integer("group")
+    )

@@ -1,0 +1,53 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from relume.frontends.onnx.calls import Call, translates
+from relume.graph.types import Value
+from relume.ops.inference import want_broadcast_to
+
+
+@translates("MatMul", versions=(1, 9, 13))
+def matmul(call: Call) -> Value:
+    """As NumPy: a vector on the left is a row, on the right a column; the axis that was added is dropped again."""
+    a, b = call.input(0), call.input(1)
+    if not a.tensor.rank or not b.tensor.rank:
+        call.wrong("MatMul takes no scalars", "operands of rank 1 or more", a.type if not a.tensor.rank else b.type)
+    left = call.reshape(a, (1, *a.dims)) if a.tensor.rank == 1 else a
+    right = call.reshape(b, (*b.dims, 1)) if b.tensor.rank == 1 else b
+    y = call.apply("matmul", left, right)
+    shape = list(y.dims)
+    if b.tensor.rank == 1:
+        del shape[-1]
+    if a.tensor.rank == 1:
+        del shape[len(y.dims) - 2]
+    return call.reshape(y, shape)
+
+
+@translates("Gemm", versions=(1, 6, 7, 9, 11, 13))
+def gemm(call: Call) -> Value:
+    """alpha * A' * B' + beta * C. Factors of 1 are left out."""
+    a, b, c = call.input(0), call.input(1), call.optional(2)
+    for matrix in (a, b):
+        if matrix.tensor.rank != 2:
+            call.wrong("Gemm multiplies matrices", "rank 2", matrix.type)
+    if call.integer("transA"):
+        a = call.transpose(a, (1, 0))
+    if call.integer("transB"):
+        b = call.transpose(b, (1, 0))
+    y = _scaled(call, call.apply("matmul", a, b), call.number("alpha"))
+    if c is None:
+        return y
+    if call.version < 7 and not call.integer("broadcast") and c.tensor.rank != 2:
+        call.wrong("C needs broadcast=1 to have another shape", y.type, c.type)
+    want_broadcast_to("C", c.dims, y.dims)
+    beta = call.number("beta")
+    return y if beta == 0 else call.apply("add", y, _scaled(call, c, beta))
+
+
+def _scaled(call: Call, x: Value, factor: float) -> Value:
+    if factor == 1:
+        return x
+    if not x.dtype.is_float and factor != int(factor):
+        call.unsupported(f"an integer matrix is scaled by {factor}")
+    return call.apply("mul", x, factor)

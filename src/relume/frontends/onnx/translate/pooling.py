@@ -1,0 +1,63 @@
+"""Pooling over windows and over whole images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relume.frontends.onnx.calls import Call, translates
+from relume.frontends.onnx.translate.convolution import Windows, pads_or_padded, windows
+from relume.graph.types import Value
+
+
+@translates("MaxPool", versions=(1, 8, 10, 11, 12, 22))
+def max_pool(call: Call) -> Value:
+    """The indices that ONNX can give besides are not translated."""
+    x = call.input(0)
+    frame = windows(call, x, call.integers("kernel_shape", ()))
+    lowest = float("-inf") if x.dtype.is_float else float(_minimum(x))
+    data, pads = pads_or_padded(call, x, frame, lowest)
+    return _pool(call, "max_pool", data, frame, pads)
+
+
+def _minimum(x: Value) -> int:
+    return -(1 << (8 * x.dtype.bytes - 1)) if x.dtype.is_signed else 0
+
+
+def _pool(call: Call, op: str, x: Value, frame: Windows, pads: tuple[int, ...], **attrs: Any) -> Value:
+    ceil = call.has("ceil_mode") and bool(call.integer("ceil_mode"))
+    return call.apply(
+        op, x, window=frame.size, strides=frame.strides, pads=pads, dilations=frame.dilations, ceil=ceil, **attrs
+    )
+
+
+@translates("AveragePool", versions=(1, 7, 10, 11, 19, 22))
+def average_pool(call: Call) -> Value:
+    x = call.input(0)
+    frame = windows(call, x, call.integers("kernel_shape", ()))
+    count_pads = call.has("count_include_pad") and bool(call.integer("count_include_pad"))
+    data, pads = pads_or_padded(call, x, frame, 0.0)
+    mean = _pool(call, "avg_pool", data, frame, pads, count_pads=count_pads)
+    if frame.is_static or count_pads:
+        return mean
+    # The padding is data here, so it was counted: divide by the share of each window that is real.
+    ones = call.apply("broadcast", call.constant(1, x.dtype), dims=(1, 1, *x.dims[2:]))
+    real, _ = pads_or_padded(call, ones, frame, 0.0)
+    return call.apply("div", mean, _pool(call, "avg_pool", real, frame, pads, count_pads=False))
+
+
+def _spatial(call: Call, x: Value) -> tuple[int, ...]:
+    if x.tensor.rank < 3:
+        call.wrong(f"{call.node.op} pools over spatial axes", "[N,C,..]", x.type)
+    return tuple(range(2, x.tensor.rank))
+
+
+@translates("GlobalAveragePool", versions=(1, 22))
+def global_average_pool(call: Call) -> Value:
+    x = call.input(0)
+    return call.apply("reduce_mean", x, axes=_spatial(call, x), keep=True)
+
+
+@translates("GlobalMaxPool", versions=(1, 22))
+def global_max_pool(call: Call) -> Value:
+    x = call.input(0)
+    return call.apply("reduce_max", x, axes=_spatial(call, x), keep=True)
