@@ -1,0 +1,35 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test fuzz lint bench clean
+.DEFAULT_GOAL := run
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/tested: pyproject.toml $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --no-deps rapidocr-onnxruntime
+	touch $@
+
+# Loads, compiles and runs the digits network that is shipped inside the package.
+run: $(VENV)/installed
+	$(BIN)/relume demo
+
+test: $(VENV)/tested lint
+	$(BIN)/python -m pytest -n auto tests
+
+lint: $(VENV)/tested
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/tested
+	$(BIN)/python benchmarks/kernels.py
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .import_linter_cache

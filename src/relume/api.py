@@ -1,0 +1,114 @@
+"""The public functions. Everything here is re-exported, lazily, by `relume`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from relume import codegen, pipeline, reference
+from relume.base import targets
+from relume.base.errors import InputError, ModelError
+from relume.codegen import Cache
+from relume.graph import text
+from relume.graph.types import Function, Module
+from relume.ops import OPS
+from relume.runtime import Executable, save_executable
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def load(source: str | Path | bytes | onnx.ModelProto) -> Module:
+    """Reads a model: an ONNX file, its bytes, an `onnx.ModelProto`, or a `.rlm` text file.
+
+    Raises `ModelError` where the model is malformed, `UnsupportedError` listing every node that is not supported, and
+    `LimitError` where it asks for more than the documented limits.
+    """
+    if isinstance(source, (str, Path)) and Path(source).suffix == ".rlm":
+        return parse(_read(Path(source)).decode(), source=Path(source).name)
+    # onnx takes a quarter of a second to import: only who loads ONNX pays for it.
+    from relume.frontends import onnx as frontend
+
+    return frontend.load(source)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}", where=path) from None
+
+
+def parse(source_text: str, *, constants: Mapping[str, np.ndarray] | None = None, source: str = "") -> Module:
+    """Reads the text form of a module, the inverse of `str(module)`.
+
+    `constants` maps digests to arrays, for constants that the text names by digest only. Raises `ModelError` with the
+    line.
+    """
+    module = text.parse_module(source_text, OPS, constants or {})
+    return Module(module.functions, source)
+
+
+def compile(
+    model: Module | Function | str | Path | bytes | onnx.ModelProto,
+    *,
+    target: str = "host",
+    threads: int | None = None,
+    optimize: int = 1,
+    check: bool = False,
+    cache: bool | Cache = True,
+) -> Executable:
+    """Compiles a model to native code.
+
+    `target` is `host` or the name of a target (`x86-64-avx2`, `x86-64-avx512`). `threads` is how many threads a run may
+    use (None: one per core that this process may run on; 1 starts none). `optimize=0` runs the required passes only.
+    `check` verifies every invariant after every pass. `cache` keeps compiled kernels on disk: True for the user's cache
+    folder, False for none, or a `codegen.Cache`.
+
+    The result runs the module's first function; `exe[name]` runs another.
+    Raises `UnsupportedError`, `CompileError`, and what `load` raises.
+    """
+    if isinstance(model, Function):
+        model = Module({model.name: model})
+    module = model if isinstance(model, Module) else load(model)
+    where = targets.parse(target)
+    store = codegen.default_cache() if cache is True else cache or None
+    artifacts = [
+        pipeline.build(fn, where, level=optimize, check=check, cache=store) for fn in module.functions.values()
+    ]
+    first, *rest = (Executable(artifact, threads=threads) for artifact in artifacts)
+    return first.joined(rest)
+
+
+def evaluate(
+    module: Module | Function, inputs: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
+    """What the model means: evaluates it by each op's NumPy reference. Slow, and the judge of everything else.
+
+    Takes and gives arrays by name. Next states come back under the states' names. Raises `InputError`, `RunError`.
+    """
+    fn = module if isinstance(module, Function) else module.main
+    outputs, after = reference.evaluate(
+        fn, _in_order(fn, "input", fn.inputs, inputs), _in_order(fn, "state", fn.states, states or {})
+    )
+    return dict(zip((*fn.output_names, *(state.name for state in fn.states)), (*outputs, *after)))
+
+
+def _in_order(fn: Function, kind: str, wanted: tuple[object, ...], given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    names = [value.name for value in wanted]  # type: ignore[attr-defined]
+    if set(names) != set(given):
+        raise InputError(
+            f"the {kind}s of {fn.name} do not fit",
+            expected=", ".join(names) or "none",
+            got=", ".join(given) or "none",
+            hint=f"pass exactly these {kind}s by name",
+        )
+    return [np.asarray(given[name]) for name in names]
+
+
+def save(executable: Executable, path: str | Path) -> None:
+    """Writes a compiled artifact (`.rlx`) that `relume.load_executable` runs without the compiler."""
+    save_executable(executable, Path(path))

@@ -1,0 +1,3 @@
+from relume.cli import main
+
+main()

@@ -1,0 +1,90 @@
+"""`relume run`: one run of a model, with its outputs or the best classes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from relume import api
+from relume.cli import inputs
+from relume.cli.console import UsageError, command, emit_json, out, progress, table
+
+
+@command
+def run(
+    model: Annotated[Path, typer.Argument(help="an ONNX or .rlm file")],
+    input: Annotated[list[str] | None, typer.Option(help="NAME=FILE: a .npy array or a picture")] = None,
+    output: Annotated[Path | None, typer.Option(help="write each output there as NAME.npy")] = None,
+    engine: Annotated[str, typer.Option(help="native or reference")] = "native",
+    top: Annotated[int, typer.Option(help="show the K largest of each output")] = 0,
+    threads: Annotated[int | None, typer.Option(help="threads for one run")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """Runs a model once."""
+    if engine not in ("native", "reference"):
+        raise UsageError(f"--engine {engine}: there is native and reference")
+    module = api.load(model)
+    fn = module.main
+    arrays = inputs.read(input or [], {value.name: (value.dtype, value.dims) for value in fn.inputs})
+    compile_time = None
+    if engine == "native":
+        start = time.perf_counter()
+        with progress("compiling"):
+            executable = api.compile(module, threads=threads)
+        compile_time = time.perf_counter() - start
+        start = time.perf_counter()
+        results = executable.run(arrays)
+    else:
+        start = time.perf_counter()
+        with progress("evaluating by the reference"):
+            results = api.evaluate(module, arrays)
+    run_time = time.perf_counter() - start
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, array in results.items():
+            np.save(output / f"{_file_name(name)}.npy", array)
+    if as_json:
+        described = {name: _describe(array, top) for name, array in results.items()}
+        emit_json(
+            {"model": str(model), "engine": engine, "compile_s": compile_time, "run_s": run_time, "outputs": described}
+        )
+        return
+    rows = [(name, f"{array.dtype}{list(array.shape)}", *_range(array)) for name, array in results.items()]
+    table(f"{model.name} by {engine}", ("output", "type", "min", "max"), rows)
+    if top:
+        for name, array in results.items():
+            best = _best(array, top)
+            table(
+                f"{name}: largest {len(best)}", ("index", "value"), [(index, f"{value:.6g}") for index, value in best]
+            )
+    if compile_time is not None:
+        out.print(f"compiled in {compile_time * 1e3:.1f} ms, ", end="")
+    out.print(f"ran in {run_time * 1e3:.2f} ms")
+
+
+def _file_name(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "._-" else "_" for char in name)
+
+
+def _range(array: np.ndarray) -> tuple[str, str]:
+    return (f"{array.min():.6g}", f"{array.max():.6g}") if array.size and array.dtype.kind in "fiu" else ("", "")
+
+
+def _best(array: np.ndarray, count: int) -> list[tuple[int, float]]:
+    """The largest elements of the flattened array, first of equals first."""
+    flat = array.reshape(-1)
+    order = np.argsort(-flat.astype(np.float64), kind="stable")[:count]
+    return [(int(index), float(flat[index])) for index in order]
+
+
+def _describe(array: np.ndarray, top: int) -> dict[str, object]:
+    described: dict[str, object] = {"dtype": str(array.dtype), "shape": list(array.shape)}
+    if top:
+        described["top"] = [{"index": index, "value": value} for index, value in _best(array, top)]
+    elif array.size <= 1000:
+        described["values"] = array.tolist()
+    return described

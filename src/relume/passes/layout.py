@@ -1,0 +1,208 @@
+"""Layout: convolutions on channel blocks of 16, matmuls on packed panels.
+
+`convert` rewrites an op to its blocked form between an explicit `pack` and `unpack`; `push` moves every `unpack`
+outward through ops that work on blocks just as well; a `pack` of an `unpack` is nothing. What remains at the borders is
+real work, visible in the graph.
+
+The padding lanes of the last block hold anything. No op reads them: a blocked convolution knows its real channel count,
+element-wise ops and windows keep lanes apart, and `unpack` drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from relume import ops
+from relume.base.dims import Dim
+from relume.base.targets import BLOCK
+from relume.graph.builder import Builder
+from relume.graph.opdef import OpDef, Trait
+from relume.graph.passes import graph_pass
+from relume.graph.rewriter import Rewriter
+from relume.graph.types import Constant, Graph, Node, Value
+
+Producers = Mapping[Value, Node]
+Sources = Sequence[Node | None]
+"""For each operand, the unpack that made it, or None."""
+
+Convert = Callable[..., Value | None]
+"""(builder, node) -> the new value, or None where there is no blocked form."""
+
+Push = Callable[..., Value | None]
+"""(builder, node, sources) -> the new value, or None where the unpack stays in front."""
+
+_AXIS = 1
+"""The channel axis of every tensor that is blocked."""
+
+
+@graph_pass()
+def layout(graph: Graph) -> Graph:
+    """Moves convolutions and matmuls of constant weights to their blocked forms and cancels what meets.
+
+    before:  %a = conv(%x, @w); %b = relu(%a); %c = conv(%b, @v)
+    after:   %p = pack(%x, axis=1, block=16); %a = conv_blocked(%p, @w'); %b = relu(%a); %c = conv_blocked(%b, @v')
+             %y = unpack(%c, axis=1, size=..)
+    """
+    return _push_unpacks(_convert(graph))
+
+
+def _convert(graph: Graph) -> Graph:
+    """Rewrites every convolution and matmul that has a blocked form."""
+    rewriter = Rewriter(graph, "layout")
+    for node in graph.nodes:
+        convert = _CONVERT.get(node.op)
+        if convert:
+            rewriter.attempt(node, partial(convert, node=node))
+    return rewriter.finish()
+
+
+def _push_unpacks(graph: Graph) -> Graph:
+    """Moves unpacks outward, sweep after sweep, until each has met a pack or a border."""
+    while True:
+        rewriter = Rewriter(graph, "layout")
+        producers = {result: node for node in graph.nodes for result in node.results}
+        touched: set[Node] = set()
+        for node in graph.nodes:
+            # One rewrite per neighbourhood and sweep: a rewrite looks at producers as they were before the sweep.
+            if any(producers.get(value) in touched for value in node.operands):
+                continue
+            sources = [_unpacked(value, producers) for value in node.operands]
+            push = _push_of(node) if any(sources) else None
+            covers = [source for source in sources if source]
+            if push and rewriter.attempt(node, partial(push, node=node, sources=sources), covers):
+                touched.add(node)
+        after = rewriter.finish()
+        if after is graph:
+            return graph
+        graph = after
+
+
+# --- convert --------------------------------------------------------------------------------------------------------
+
+
+def _conv(build: Builder, node: Node) -> Value | None:
+    """conv(x, @w, @b) -> unpack(conv_blocked(pack(x), pack(@w), pack(@b)))"""
+    x, w, *bias = node.operands
+    if node.result.tensor.rank != 4 or not isinstance(w, Constant):
+        return None
+    out_channels, groups = w.data.shape[0], node.attrs["groups"]
+    window = {name: node.attrs[name] for name in ("strides", "pads", "dilations")}
+    depthwise = groups == out_channels == x.dims[1] and groups > 1
+    if groups != 1 and not depthwise:
+        return None
+    packed = build.apply(ops.pack, x, axis=_AXIS, block=BLOCK)
+    biases = [build.apply(ops.pack, b, axis=0, block=BLOCK) for b in bias]
+    if depthwise:
+        flat = build.apply(ops.reshape, w, dims=(out_channels, *w.data.shape[2:]))
+        weights = build.apply(ops.pack, flat, axis=0, block=BLOCK)
+        y = build.apply(ops.depthwise_blocked, packed, weights, *biases, **window)
+    else:
+        weights = build.apply(ops.pack, w, axis=0, block=BLOCK)
+        y = build.apply(ops.conv_blocked, packed, weights, *biases, **window, channels=w.data.shape[1])
+    return build.apply(ops.unpack, y, axis=_AXIS, size=out_channels)
+
+
+def _matmul(build: Builder, node: Node) -> Value | None:
+    """matmul(a, @b) -> matmul_packed(a, panels(@b))"""
+    a, b = node.operands
+    if not isinstance(b, Constant) or b.data.ndim != 2:
+        return None
+    panels = build.apply(ops.transpose, build.apply(ops.pack, b, axis=1, block=BLOCK), perm=(1, 0, 2))
+    return build.apply(ops.matmul_packed, a, panels, n=b.data.shape[1])
+
+
+# --- push -----------------------------------------------------------------------------------------------------------
+
+
+def _unpacked(value: Value, producers: Producers) -> Node | None:
+    """The node that unpacks channel blocks to `value`."""
+    node = producers.get(value)
+    if node is None or node.op is not ops.unpack or node.attrs["axis"] != _AXIS or node.operands[0].dims[-1] != BLOCK:
+        return None
+    return node if node.operands[0].tensor.rank == 5 else None
+
+
+def _cancel(build: Builder, node: Node, sources: Sources) -> Value | None:
+    """pack(unpack(x)) -> x"""
+    (source,) = sources
+    return source.operands[0] if source and (node.attrs["axis"], node.attrs["block"]) == (_AXIS, BLOCK) else None
+
+
+def _push_elementwise(build: Builder, node: Node, sources: Sources) -> Value | None:
+    """f(unpack(x), c) -> unpack(f(x, pack(c)))"""
+    if node.result.tensor.rank != 4:
+        return None
+    channels = node.result.dims[_AXIS]
+    if any(source and source.attrs["size"] != channels for source in sources):
+        return None  # One channel for all: its block cannot be spread over the others' lanes.
+    for value, source in zip(node.operands, sources):
+        # A full-size operand in plain layout would have to be packed: no gain.
+        if source is None and not isinstance(value, Constant) and value.dims == node.result.dims:
+            return None
+    operands = [
+        source.operands[0] if source else _blocked(build, value, channels)
+        for value, source in zip(node.operands, sources)
+    ]
+    y = build.apply(node.op, *operands, **node.attrs)
+    return build.apply(ops.unpack, y, axis=_AXIS, size=channels)
+
+
+def _blocked(build: Builder, value: Value, channels: Dim) -> Value:
+    """A broadcast operand [.., C|1, .., ..] with the channel block as its last axis."""
+    if value.tensor.elements == 1 and value.tensor.rank <= 1:
+        return value
+    full = (1,) * (4 - value.tensor.rank) + value.dims
+    if full != value.dims:
+        value = build.apply(ops.reshape, value, dims=full)
+    if full[_AXIS] == channels and channels != 1:
+        return build.apply(ops.pack, value, axis=_AXIS, block=BLOCK)
+    return build.apply(ops.reshape, value, dims=(*full, 1))
+
+
+def _push_window(build: Builder, node: Node, sources: Sources) -> Value | None:
+    """max_pool(unpack(x)) -> unpack(max_pool(x, blocked=True))"""
+    (source,) = sources
+    assert source is not None
+    y = build.apply(node.op, source.operands[0], **{**node.attrs, "blocked": True})
+    return build.apply(ops.unpack, y, axis=_AXIS, size=source.attrs["size"])
+
+
+def _push_pool(build: Builder, node: Node, sources: Sources) -> Value | None:
+    """reduce(unpack(x), axes=[2,3], keep) -> unpack(reduce(x, axes=[2,3], keep))"""
+    (source,) = sources
+    if source is None or tuple(node.attrs["axes"]) != (2, 3) or not node.attrs["keep"]:
+        return None
+    y = build.apply(node.op, source.operands[0], **node.attrs)
+    return build.apply(ops.unpack, y, axis=_AXIS, size=source.attrs["size"])
+
+
+def _push_concat(build: Builder, node: Node, sources: Sources) -> Value | None:
+    """concat(unpack(x), unpack(y)) over channels -> unpack(concat(x, y)), where all but the last fill their blocks"""
+    sizes = [source.attrs["size"] for source in sources if source]
+    if (
+        node.attrs["axis"] != _AXIS
+        or len(sizes) != len(sources)
+        or any(not isinstance(size, int) or size % BLOCK for size in sizes[:-1])
+    ):
+        return None
+    y = build.apply(ops.concat, *(source.operands[0] for source in sources if source), axis=_AXIS)
+    return build.apply(ops.unpack, y, axis=_AXIS, size=sum(sizes))
+
+
+_CONVERT: Mapping[OpDef, Convert] = {ops.conv: _conv, ops.matmul: _matmul}
+
+_PUSH: Mapping[OpDef, Push] = {
+    ops.pack: _cancel,
+    ops.max_pool: _push_window,
+    ops.avg_pool: _push_window,
+    ops.reduce_mean: _push_pool,
+    ops.reduce_sum: _push_pool,
+    ops.reduce_max: _push_pool,
+    ops.reduce_min: _push_pool,
+    ops.concat: _push_concat,
+}
+
+
+def _push_of(node: Node) -> Push | None:
+    return _push_elementwise if node.op.has(Trait.ELEMENTWISE) else _PUSH.get(node.op)
