@@ -1,0 +1,136 @@
+"""The command line: what it prints, and its exit statuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import models
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner, Result
+
+from relume import pipeline
+from relume.cli import app
+
+
+def relume(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+PICTURE = sorted((models.DIGITS.parent / "images").glob("*.png"))[0]
+
+
+@pytest.fixture
+def picture_file(tmp_path: Path) -> Path:
+    path = tmp_path / "digit.npy"
+    np.save(path, models.digits()[:1])
+    return path
+
+
+@pytest.fixture
+def unsupported(tmp_path: Path) -> Path:
+    """A model with two nodes that nobody can compile."""
+    nodes = [
+        helper.make_node(op, [a], [b], name) for op, a, b, name in (("Foo", "x", "y", "f"), ("Bar", "y", "z", "b"))
+    ]
+    for node in nodes:
+        node.domain = "acme"
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xz"]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("acme", 1)]
+    path = tmp_path / "unsupported.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+    return path
+
+
+def test_the_demo_reads_digits() -> None:
+    done = relume("demo", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["accuracy"] >= 0.98 and found["pictures"] == len(found["labels"]) == 360
+    assert found["difference"] <= 1e-5
+    assert "accuracy" in relume("demo").stdout
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_run_gives_outputs_and_the_best_classes(engine: str, picture_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = relume(
+        "run",
+        models.DIGITS,
+        "--input",
+        f"image={picture_file}",
+        "--engine",
+        engine,
+        "--top",
+        3,
+        "--output",
+        out,
+        "--json",
+    )
+    assert done.exit_code == 0, done.output
+    best = json.loads(done.stdout)["outputs"]["probabilities"]["top"]
+    assert len(best) == 3 and best[0]["index"] == int(PICTURE.stem[-1])
+    written = np.load(out / "probabilities.npy")
+    assert written.shape == (1, 10) and written.argmax() == best[0]["index"]
+    plain = relume("run", models.DIGITS, "--input", f"image={PICTURE}", "--engine", engine)
+    assert plain.exit_code == 0 and "probabilities" in plain.stdout
+
+
+def test_check_says_what_a_model_takes(unsupported: Path) -> None:
+    done = relume("check", models.DIGITS, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["inputs"] == {"image": "f32[batch,1,8,8]"}
+    refused = relume("check", unsupported, "--json")
+    assert refused.exit_code == 1
+    found = json.loads(refused.stdout)
+    assert found["error"] == "UnsupportedError" and len(found["nodes"]) == 2, "every unsupported node at once"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "conv("),
+        (("--after", "layout"), "conv_blocked("),
+        (("--program",), "#0 "),
+        (("--llvm",), "define i32 @relume_run"),
+        (("--asm",), "vfmadd"),
+    ],
+)
+def test_dump_shows_each_stage(words: tuple[str, ...], expected: str) -> None:
+    done = relume("dump", models.DIGITS, "--target", "x86-64-avx2", *words)
+    assert done.exit_code == 0, done.output
+    assert expected in done.stdout
+    assert (
+        expected
+        in json.loads(relume("dump", models.DIGITS, "--target", "x86-64-avx2", "--json", *words).stdout)["text"]
+    )
+
+
+@pytest.mark.parametrize("name", list(pipeline.PASSES))
+def test_dump_after_every_pass(name: str) -> None:
+    assert relume("dump", models.DIGITS, "--after", name).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (("run", "no-such-file.onnx"), 1, "no-such-file"),
+        (("run", models.DIGITS), 2, "image"),
+        (("run", models.DIGITS, "--input", "picture=x.npy"), 2, "picture"),
+        (("run", models.DIGITS, "--input", "image=no-such.npy"), 1, "no-such.npy"),
+        (("run", models.DIGITS, "--input", f"image={PICTURE}", "--engine", "magic"), 2, "magic"),
+        (("dump", models.DIGITS, "--after", "nothing"), 2, "nothing"),
+        (("dump", models.DIGITS, "--llvm", "--asm"), 2, "choose one"),
+        (("dump", models.DIGITS, "--program", "--target", "z80"), 1, "z80"),
+        (("check", PICTURE), 1, "not"),
+        (("dance",), 2, "dance"),
+    ],
+)
+def test_what_is_wrong_is_said_and_decides_the_exit_status(words: tuple[object, ...], status: int, text: str) -> None:
+    done = relume(*words)
+    assert done.exit_code == status, done.output
+    assert text in done.output
+    assert "Traceback" not in done.output
