@@ -215,3 +215,27 @@ def test_flipped_bytes_never_crash(seed: int) -> None:
                 data[place] = rng.integers(0, 256)
             with contextlib.suppress(RelumeError):
                 load(bytes(data))
+
+
+BOMBS = {
+    "Range": make(
+        [node("Range", ["a", "b", "c"], ["y"])], [], ["y"], {"a": np.array(0), "b": np.array(2**40), "c": np.array(1)}
+    ),
+    "OneHot": make(
+        [node("OneHot", ["x", "d", "v"], ["y"])],
+        [value("x", [2], TensorProto.INT64)],
+        ["y"],
+        {"d": np.array(2**30), "v": np.array([0, 1], np.float32)},
+    ),
+    "Resize": make(
+        [node("Resize", ["x", "", "s"], ["y"])], [value("x", [4])], ["y"], {"s": np.array([1e9], np.float32)}
+    ),
+    "Trilu": make([node("Trilu", ["x"], ["y"])], [value("x", [2**27, 1])], ["y"]),
+    "Hardmax": make([node("Hardmax", ["x"], ["y"])], [value("x", [2**27])], ["y"]),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BOMBS))
+def test_a_few_numbers_make_no_large_constant(name: str) -> None:
+    with pytest.raises(LimitError, match=f"from a few numbers(.|\n)*model:{name}_0"):
+        load(BOMBS[name])

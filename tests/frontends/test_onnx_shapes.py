@@ -205,6 +205,17 @@ def test_slice_bounds_are_numpys(start: int, stop: int, step: int, extent: int, 
     np.testing.assert_array_equal(data[np.arange(low, high, step)], data[start:stop:step])
 
 
+@given(AFFINE, AFFINE, st.sampled_from([-2, -1, 1, 3]), st.integers(0, 9), st.integers(0, 9))
+def test_symbolic_slice_bounds_count_from_the_end_where_they_are_negative(
+    start: dims.Dim, stop: dims.Dim, step: int, n: int, extent: int
+) -> None:
+    binding = {"N": n, "T": extent}
+    low, high = (dims.evaluate(_bound(bound, dims.symbol("T"), step), binding) for bound in (start, stop))
+    data = np.arange(extent)
+    expected = data[dims.evaluate(start, binding) : dims.evaluate(stop, binding) : step]
+    np.testing.assert_array_equal(data[np.arange(low, high, step)], expected)
+
+
 def test_symbolic_bounds_of_slice_are_clamped() -> None:
     """x[:, n:n+3] of an axis that is symbolic too."""
     model = make(
