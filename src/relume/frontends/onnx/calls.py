@@ -77,6 +77,9 @@ class Emitter(Protocol):
         """Imports graphs as closed regions: region i gets values of the types `params[i]` for the inputs of its
         graph, then the captures that all of them share. Returns the captures and the regions."""
 
+    def reserve(self, count: int) -> None:
+        """Counts elements of constants that are made up. Raises `LimitError` where a model asks for too many."""
+
     def inline(self, graph: GraphDef, arguments: Sequence[Value]) -> tuple[Value, ...]:
         """Imports a graph in place, as if its nodes stood here."""
 
@@ -198,6 +201,11 @@ class Call:
         if all(isinstance(dim, int) for dim in dims):
             return self.constant(np.array(dims, np.int64), i64)
         return self.apply("extents", dims=tuple(dims))
+
+    def count_up(self, start: int, stop: int) -> Value:
+        """The vector start, start + 1 ... before stop, i64."""
+        self.emitter.reserve(max(0, stop - start))
+        return self.constant(np.arange(start, stop), i64)
 
     def value_of(self, content: Content, dtype: DType) -> Value:
         """A value with these elements: a constant where all are numbers, else made of `extents`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
-from onnx import defs, helper, version_converter
+from onnx import defs, helper, shape_inference, version_converter
 
 from relume.base.errors import RelumeError
 from relume.frontends.onnx import attributes, schemas, tensors
@@ -22,6 +22,15 @@ from relume.graph.types import Tensor, Value
 
 SPOKEN_OPSET = 18
 """Where the version converter brings nodes that are too old for their translator."""
+
+_FAILURES = (
+    RuntimeError,
+    ValueError,
+    defs.SchemaError,
+    shape_inference.InferenceError,
+    version_converter.ConvertError,
+)
+"""What the C++ side of `onnx` raises on a node that it cannot work with."""
 
 
 def complete(node: NodeDef, attrs: Mapping[str, object]) -> onnx.NodeProto:
@@ -55,7 +64,7 @@ def schema_body(
         types = [_type_proto(value).SerializeToString() for value in inputs]
         try:
             body = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
-        except (RuntimeError, defs.SchemaError) as error:
+        except _FAILURES as error:
             raise NotTranslated(f"its function body cannot be built: {_first_line(error)}") from error
     else:
         body = schema.get_function_with_opset_version(_nearest(schema.function_opset_versions, opset))
@@ -113,7 +122,7 @@ def converted(node: NodeDef, attrs: Mapping[str, object], opset: int, inputs: Se
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     try:
         new = version_converter.convert_version(model, SPOKEN_OPSET)
-    except (RuntimeError, ValueError) as error:
+    except _FAILURES as error:
         raise NotTranslated(
             f"version {node.schema.since_version if node.schema else opset} of the operator is not supported, and "
             f"bringing it up to date failed: {_first_line(error)}"

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, TensorProto
 
-from relume.base.errors import ModelError, UnsupportedError
+from relume.base.errors import LimitError, ModelError, UnsupportedError
 from relume.base.locations import Location
 from relume.frontends.onnx import attributes, functions, schemas, tensors
 from relume.frontends.onnx.calls import TRANSLATORS, Call, NotTranslated, Results
 from relume.frontends.onnx.external import Folder
 from relume.frontends.onnx.frames import Frame, Missing, Problem
+from relume.frontends.onnx.limits import MAX_GENERATED
 from relume.frontends.onnx.shapes import Contents, is_numeric
 from relume.frontends.onnx.structure import Document, FunctionDef, GraphDef, NodeDef, Ref, live
 from relume.frontends.onnx.symbols import Symbols
@@ -49,6 +50,7 @@ class Importer:
         self._folder = Folder(document.raw.folder)
         self._problems: dict[Problem, None] = {}  # In order, each once.
         self._names: dict[Value, str] = {}
+        self._generated = 0
         self._frame = Frame(Builder(), document.opsets, "")
 
     def module(self) -> Module:
@@ -246,7 +248,8 @@ class Importer:
             constants=function.constants,
             attrs={**function.defaults, **attrs},
         )
-        return tuple(self._body(function.nodes, function.outputs[: len(node.outputs)], inner))
+        wanted = [inside if outside else "" for inside, outside in zip(function.outputs, node.outputs)]
+        return tuple(self._body(function.nodes, wanted, inner))
 
     # --- what translators may do (`Emitter`) ------------------------------------------------------------------------
 
@@ -267,6 +270,19 @@ class Importer:
         if content is not None and not results[0].dtype.is_float and is_numeric(content):
             return (self.constant(content.astype(results[0].dtype.numpy)),)
         return results
+
+    def reserve(self, count: int) -> None:
+        """Counts elements of constants that translators make up from a few numbers."""
+        self._generated += count
+        if self._generated > MAX_GENERATED:
+            node = self._frame.nodes[self._frame.current]
+            raise LimitError(
+                "the model makes up too many constants from a few numbers",
+                where=f"{self._file}:{self._frame.place(node.name)}",
+                expected=f"at most {MAX_GENERATED} elements in ranges and index tables",
+                got=self._generated,
+                hint="store them as initializers",
+            )
 
     def constant(self, data: np.ndarray) -> Value:
         """A constant."""

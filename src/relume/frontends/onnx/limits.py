@@ -12,5 +12,9 @@ MAX_NODES = 1_000_000
 MAX_TENSOR_BYTES = 1 << 38
 """Bytes (256 GiB) of one tensor of known shape: more than any machine this runs on can hold."""
 
+MAX_GENERATED = 1 << 25
+"""Elements of all constants that one import makes up from a few numbers (ranges, tables of indices): a small file
+must not make a large module."""
+
 MAX_KNOWN = 1024
 """Elements up to which the contents of a value are followed at import (shapes are short)."""

@@ -128,5 +128,5 @@ def hardmax(call: Call) -> Value:
     if not isinstance(size, int):
         call.unsupported(f"the extent {size} of its axis is symbolic")
     largest = call.apply("argmax", x, axis=axis, keep=True)
-    places = call.reshape(call.extents(range(size)), (size, *(1,) * (x.tensor.rank - axis - 1)))
+    places = call.reshape(call.count_up(0, size), (size, *(1,) * (x.tensor.rank - axis - 1)))
     return call.cast(call.apply("equal", largest, places), x.dtype)

@@ -20,12 +20,15 @@ def one_hot(call: Call) -> Value:
     known = call.numbers(depth)
     if known is None:
         call.unsupported("the depth: only known when the model runs")
-    size = int(known.reshape(-1)[0])
+    number = known.reshape(-1)[0]
+    if not number >= 1 or number >= 2**31:
+        call.wrong("the depth of OneHot is out of range", "at least 1", number)
+    size = int(number)
     rank = indices.tensor.rank + 1
     axis = call.axis(rank)
     index = call.cast(indices, dtypes.i64)
     wrapped = call.apply("select", call.apply("less", index, 0), call.apply("add", index, size), index)
     spread = call.reshape(wrapped, (*indices.dims[:axis], 1, *indices.dims[axis:]))
-    places = call.reshape(call.extents(range(size)), (size, *(1,) * (rank - axis - 1)))
+    places = call.reshape(call.count_up(0, size), (size, *(1,) * (rank - axis - 1)))
     off, on = (call.apply("gather", values, call.constant(place, dtypes.i64), axis=0) for place in (0, 1))
     return call.apply("select", call.apply("equal", spread, places), on, off)

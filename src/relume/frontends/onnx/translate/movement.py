@@ -154,7 +154,8 @@ def split(call: Call) -> tuple[Value, ...]:
     elif call.has("split"):
         sizes = call.integers("split", ())
     else:
-        count = call.integer("num_outputs") if call.has("num_outputs") else count
+        if call.has("num_outputs") and call.integer("num_outputs") != count:
+            call.wrong("Split.num_outputs is not the number of outputs", count, call.integer("num_outputs"))
         each = dims.floordiv(extent + count - 1, count)
         if call.version < 18 and isinstance(extent, int) and extent % count:
             call.wrong(f"axis {axis} cannot be split into equal parts", f"a multiple of {count}", x.type)
@@ -351,8 +352,8 @@ def trilu(call: Call) -> Value:
     if not isinstance(rows, int) or not isinstance(columns, int):
         call.unsupported(f"the extents of the matrix are symbolic: {x.type}")
     offset = 0 if diagonal is None else call.ints(diagonal, "the diagonal")[0]
-    row = call.reshape(call.extents(range(rows)), (rows, 1))
-    column = call.reshape(call.extents(range(-offset, columns - offset)), (1, columns))
+    row = call.reshape(call.count_up(0, rows), (rows, 1))
+    column = call.reshape(call.count_up(-offset, columns - offset), (1, columns))
     outside = call.apply("less", column, row) if call.integer("upper") else call.apply("greater", column, row)
     if x.dtype is dtypes.bool_:
         return call.apply("and", call.apply("not", outside), x)

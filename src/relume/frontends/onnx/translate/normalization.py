@@ -64,6 +64,8 @@ def _statistics(call: Call, x: Value, axes: tuple[int, ...]) -> tuple[Value, Val
 def local_response_normalization(call: Call) -> Value:
     """x / (bias + alpha / size * (the sum of squares of the `size` channels around)) ** beta."""
     x, size = call.input(0), call.integer("size")
+    if size > 256:
+        call.unsupported(f"a window of {size} channels")
     if x.tensor.rank < 2 or size < 1:
         call.wrong("LRN needs channels and a size of at least 1", "[N,C,..]", f"{x.type}, size {size}")
     front = (size - 1) // 2

@@ -55,6 +55,9 @@ def resize(call: Call) -> Value:
         if not isinstance(size, int) or not isinstance(extent, int):
             x = _repeated(call, x, axis, scale, mode, coordinates, rounding)
             continue
+        if extent < 0 or (size == 0) != (extent == 0):
+            call.wrong(f"axis {axis} cannot be resized", "extents of at least 1", f"{size} to {extent}")
+        call.emitter.reserve(extent)
         at = _COORDINATES[coordinates](np.arange(extent, dtype=np.float64), scale, size)
         if mode == "nearest":
             x = _picked(call, x, axis, _ROUNDINGS[rounding](at))
@@ -81,6 +84,8 @@ def _targets(call: Call, x: Value) -> dict[int, tuple[float, Dim]]:
         call.unsupported("its scales depend on data, or on symbolic extents")
     if factors.size != len(axes):
         call.wrong("Resize needs one scale for each axis", len(axes), factors.size)
+    if not (np.isfinite(factors).all() and (factors > 0).all()):
+        call.wrong("a scale of Resize is out of range", "finite numbers above 0", factors.tolist())
     out: dict[int, tuple[float, Dim]] = {}
     for axis, factor in zip(axes, map(float, factors.reshape(-1))):
         size = x.dims[axis]
@@ -104,6 +109,7 @@ def _ratio(call: Call, size: Dim, extent: Dim) -> float:
 def _repeated(call: Call, x: Value, axis: int, scale: float, mode: str, coordinates: str, rounding: str) -> Value:
     """Every element `scale` times: what the nearest neighbour does for a whole factor, checked on a few extents."""
     factor = int(scale)
+    call.emitter.reserve(10 * factor)
     for size in (1, 2, 7):
         at = _COORDINATES[coordinates](np.arange(size * factor, dtype=np.float64), scale, size)
         places = np.clip(_ROUNDINGS[rounding](at), 0, size - 1)

@@ -66,11 +66,10 @@ def range_(call: Call) -> Value:
     if any(number is None for number in known):
         call.unsupported("its length depends on symbolic extents, or on data that is only known when the model runs")
     start, limit, step = (number.reshape(-1)[0].item() for number in known if number is not None)
-    if step == 0:
-        call.wrong("the step of Range is 0", "a step other than 0", 0)
+    if step == 0 or not all(map(math.isfinite, (start, limit, step))):
+        call.wrong("Range never ends", "finite bounds and a step other than 0", f"{start} to {limit} by {step}")
     count = max(0, math.ceil((limit - start) / step) if isinstance(step, float) else -((start - limit) // step))
-    if count > 1 << 24:
-        call.unsupported(f"a range of {count} elements")
+    call.emitter.reserve(count)
     return call.constant(start + np.arange(count) * step, operands[0].dtype)
 
 
