@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import models
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from typer.testing import CliRunner, Result
 
+import models
 from relume import pipeline
 from relume.cli import app
 
