@@ -15,8 +15,9 @@ from relume.program.plan import lifetimes, sizes
 from relume.program.types import Instr, KernelSpec, Program, Space, View
 from relume.runtime.artifact import Allocation
 
-PARALLEL_WORK = 100_000
-"""Estimated operations from which a call goes to the thread pool: some microseconds, well above a fork and join."""
+PARALLEL_WORK = 1_000_000
+"""Estimated operations from which a call goes to the thread pool: some ten microseconds. A fork and join takes one or
+two, but on a busy machine the caller may have to wait for a worker that does not run."""
 
 
 @dataclass(frozen=True)
