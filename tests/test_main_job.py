@@ -166,6 +166,7 @@ def test_bits_and_artifacts_do_not_depend_on_the_hash_seed_or_the_cache(tmp_path
 @pytest.mark.parametrize("name", ["digits", "classifier"])
 def test_both_text_forms_round_trip(name: str) -> None:
     module = relume.load(model_and_input(name)[0])
+    assert relume.parse(str(module)) == module
     constants = {constant.digest: constant.data for constant in module.main.graph.constants()}
     assert parse_module(print_module(module, origins=True), OPS, constants) == module
     assert relume.parse(print_module(module, data=True)).main.graph.nodes[0].op is module.main.graph.nodes[0].op

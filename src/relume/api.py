@@ -12,8 +12,8 @@ from relume import codegen, pipeline, reference
 from relume.base import targets
 from relume.base.errors import InputError, ModelError
 from relume.codegen import Cache
-from relume.graph import text
-from relume.graph.types import Function, Module
+from relume.graph import sites, text
+from relume.graph.types import UNTRACED, Function, Module
 from relume.ops import OPS
 from relume.runtime import Executable, save_executable
 
@@ -45,11 +45,20 @@ def _read(path: Path) -> bytes:
 def parse(source_text: str, *, constants: Mapping[str, np.ndarray] | None = None, source: str = "") -> Module:
     """Reads the text form of a module, the inverse of `str(module)`.
 
-    `constants` maps digests to arrays, for constants that the text names by digest only. Raises `ModelError` with the
-    line.
+    Text names large constants by digest only: they are looked up in `constants` (digest to array), and then among the
+    constants that this process still holds. `relume.graph.text.print_module(module, data=True)` writes the data
+    themselves. A function whose text gives no origins is traced as on any import.
+
+    Raises `ModelError` with the line.
     """
     module = text.parse_module(source_text, OPS, constants or {})
-    return Module(module.functions, source)
+    return Module({name: _traced(fn) for name, fn in module.functions.items()}, source)
+
+
+def _traced(fn: Function) -> Function:
+    """The function with sites assigned, unless it has origins."""
+    slots = (fn.graph.origins, *(node.origins for node in fn.graph.walk()))
+    return sites.assign(fn) if all(slot == UNTRACED for group in slots for slot in group) else fn
 
 
 def compile(

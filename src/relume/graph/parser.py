@@ -371,14 +371,15 @@ class Parser(Cursor):
             return literals.random_data(seed, type_)
         if self.accept_word("dense"):
             at, digest = self.at, self.string()
-            if digest not in self.dense:
+            alive = Constant.alive(digest)
+            if digest not in self.dense and alive is None:
                 self.fail(
                     "the data of this constant is not in the text",
                     at,
                     "print with data=True, or pass constants={digest: array}",
                     f"no array with the digest {digest}",
                 )
-            array = np.asarray(self.dense[digest])
+            array = np.asarray(self.dense[digest] if digest in self.dense or alive is None else alive.data)
             if array.dtype != type_.dtype.numpy or array.shape != literals.static_shape(type_):
                 self.fail("the data of this constant has another type", at, type_, f"{array.dtype}{array.shape}")
             return array

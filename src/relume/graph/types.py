@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Union
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -147,7 +148,17 @@ class Constant(Value):
 
     @cached_property
     def digest(self) -> str:
-        return digests.of_array(self.data)
+        digest = digests.of_array(self.data)
+        _ALIVE.setdefault(digest, self)
+        return digest
+
+    @staticmethod
+    def alive(digest: str) -> Constant | None:
+        """A constant of this content that some module of this process still holds: text names large ones by digest."""
+        return _ALIVE.get(digest)
+
+
+_ALIVE: WeakValueDictionary[str, Constant] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, eq=False)
