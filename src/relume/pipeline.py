@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from relume import codegen
 from relume.base.errors import CompileError
+from relume.base.requirements import Requirement
 from relume.base.targets import Target
 from relume.codegen import Cache
 from relume.graph import passes as graph_passes
@@ -14,6 +15,7 @@ from relume.graph.passes import Pass
 from relume.graph.types import Function
 from relume.graph.verify import verify as verify_graph
 from relume.lower import lower
+from relume.ops.inference import requirements_of
 from relume.passes.canonicalize import canonicalize
 from relume.passes.cse import cse
 from relume.passes.dce import dce
@@ -70,10 +72,15 @@ def optimize(fn: Function, *, level: int = 1, check: bool = False, watch: Watch 
     return graph_passes.run(table, fn, check=check, after=watch)
 
 
-def to_program(fn: Function, target: Target, *, reuse: bool = True) -> Program:
-    """Lowers an optimised function, orders it, plans its memory, and verifies the result: in every build."""
+def to_program(
+    fn: Function, target: Target, *, reuse: bool = True, requirements: Sequence[Requirement] = ()
+) -> Program:
+    """Lowers an optimised function, orders it, plans its memory, and verifies the result: in every build.
+
+    `requirements` are those of the function before passes: shapes that break them are never run.
+    """
     program = plan(schedule(lower(fn, target)), reuse=reuse)
-    verify_program(program)
+    verify_program(program, requirements=requirements)
     return program
 
 
@@ -88,5 +95,7 @@ def build(
 ) -> Artifact:
     """The whole road: verify, optimise, lower, and generate code."""
     verify_graph(fn)
+    requirements = requirements_of(fn)
     optimized = optimize(fn, level=level, check=check, watch=watch)
-    return codegen.build(to_program(optimized, target), target, cache=cache)
+    program = to_program(optimized, target, requirements=requirements)
+    return replace(codegen.build(program, target, cache=cache), requirements=requirements)

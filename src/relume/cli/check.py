@@ -11,6 +11,7 @@ import typer
 from relume import api, pipeline
 from relume.base import targets
 from relume.cli.console import command, emit_json, out, progress, table
+from relume.ops.inference import requirements_of
 
 
 @command
@@ -25,7 +26,8 @@ def check(
     ops: Counter[str] = Counter()
     with progress("checking"):
         for fn in module.functions.values():
-            pipeline.to_program(pipeline.optimize(fn, check=True), where)
+            optimized = pipeline.optimize(fn, check=True)
+            pipeline.to_program(optimized, where, requirements=requirements_of(fn))
             ops.update(node.op.name for node in fn.graph.walk())
     fn = module.main
     described = {

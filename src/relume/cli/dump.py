@@ -12,6 +12,7 @@ from relume.base import targets
 from relume.cli.console import UsageError, command, emit_json
 from relume.graph.text import print_module
 from relume.graph.types import Module
+from relume.ops.inference import requirements_of
 from relume.program.text import print_program
 
 
@@ -40,7 +41,7 @@ def dump(
         if after is not None or program or llvm or asm:
             optimized = pipeline.optimize(fn, level=optimize, watch=stages.__setitem__)
         if program or llvm or asm:
-            lowered = pipeline.to_program(optimized, where, reuse=reuse)
+            lowered = pipeline.to_program(optimized, where, reuse=reuse, requirements=requirements_of(fn))
             emit = codegen.emit_llvm if llvm else codegen.emit_assembly
             texts.append(print_program(lowered) if program else emit(lowered, where))
         else:

@@ -112,6 +112,11 @@ UNTRACED = Unknown("build", "made before sites were assigned")
 Attr = Union[int, float, bool, str, DType, dims.Expr, tuple["Attr", ...]]
 
 
+def is_symbolic(attr: Attr) -> bool:
+    """Whether an attribute is, or holds, a dim that is not known before run time."""
+    return isinstance(attr, dims.Expr) or (isinstance(attr, tuple) and any(map(is_symbolic, attr)))
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """One definition. `name` is a hint for people; identity is the object."""

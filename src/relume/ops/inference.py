@@ -1,19 +1,22 @@
 """What the `infer` functions share: checking types and attributes, and the algebra of shapes.
 
-Every check is one-sided: it refuses what is provably wrong. Two symbolic extents that may or may not agree pass
-here and are checked again when they have values.
+Every check is one-sided: it refuses what is provably wrong. Where two symbolic extents may or may not agree it notes a
+`Requirement`, to be checked when they have values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
 from functools import wraps
 
 from relume.base import dims
 from relume.base.dims import Dim
 from relume.base.dtypes import DType
+from relume.base.requirements import BROADCASTS, EQUAL, JOINS, Requirement
 from relume.graph.opdef import Infer, InferError
-from relume.graph.types import Attr, Graph, State, Tensor, Type
+from relume.graph.types import Attr, Function, Graph, State, Tensor, Type
 
 NUMBER = ("float", "int", "uint")
 FLOAT = ("float",)
@@ -39,6 +42,35 @@ def infer_tensors(rule: Callable[..., Tensor | tuple[Tensor, ...]]) -> Infer:
         return result if isinstance(result, tuple) else (result,)
 
     return infer
+
+
+# --- what cannot be decided yet -------------------------------------------------------------------------------------
+
+_NOTED: ContextVar[list[Requirement] | None] = ContextVar("noted", default=None)
+
+
+def require(kind: str, a: Dim, b: Dim, what: str) -> None:
+    """Notes what must hold of two dims, unless it is decided."""
+    noted = _NOTED.get()
+    if noted is not None and a != b and not (isinstance(a, int) and isinstance(b, int)):
+        noted.append(Requirement(kind, a, b, what))
+
+
+def requirements_of(fn: Function) -> tuple[Requirement, ...]:
+    """What the extents of a function must fulfil for its types to hold, each once, in order of first need."""
+    found: dict[tuple[str, Dim, Dim], Requirement] = {}
+    for node in fn.graph.walk():
+        token = _NOTED.set([])
+        try:
+            node.op.infer([value.type for value in node.operands], node.attrs, node.regions)
+            for item in _NOTED.get() or ():
+                first = f"%{node.results[0].name}" if node.results else node.op.name
+                placed = replace(item, what=f"{node.op.name}: {item.what}", where=str(node.location or first))
+                found.setdefault((item.kind, item.a, item.b), placed)
+        finally:
+            _NOTED.reset(token)
+    bound = {name for param in fn.graph.params for dim in param.dims if (name := dims.symbol_name(dim))}
+    return tuple(item for item in found.values() if item.symbols <= bound)
 
 
 # --- dtypes ---------------------------------------------------------------------------------------------------------
@@ -107,6 +139,7 @@ def want_dim(name: str, got: Dim, expected: Dim) -> Dim:
     """Refuses an extent that cannot be `expected`; returns the one that says more."""
     if differ(got, expected):
         raise InferError(f"{name} does not fit", expected, got)
+    require(EQUAL, got, expected, name)
     return known(expected, got)
 
 
@@ -120,6 +153,8 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
             if isinstance(before, int) and isinstance(dim, int) and 1 not in (before, dim) and before != dim:
                 got = " and ".join(map(shape_text, shapes))
                 raise InferError(f"shapes do not broadcast at axis {axis}", "equal extents, or 1", got)
+            if 1 not in (before, dim):
+                require(JOINS, dim, before, f"axis {axis} of the broadcast operands")
             out[axis] = dims.select(before, dim)
     return tuple(out)
 
@@ -131,6 +166,8 @@ def want_broadcast_to(name: str, shape: Sequence[Dim], target: Sequence[Dim]) ->
     for dim, wanted in zip(reversed(shape), reversed(target)):
         if dim != 1 and isinstance(dim, int) and differ(dim, wanted):
             raise InferError(f"{name} does not broadcast", shape_text(target), shape_text(shape))
+        if dim != 1:
+            require(BROADCASTS, dim, wanted, name)
 
 
 # --- attributes -----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ def _infer_reshape(x: Tensor, *, attrs: Mapping[str, Attr]) -> Tensor:
     target = inference.dims_attr(attrs, "dims")
     if inference.differ(dims.product(target), x.elements):
         raise InferError("reshape keeps the number of elements", f"{x.elements} elements", shape_text(target))
+    inference.require(inference.EQUAL, dims.product(target), x.elements, "the number of elements")
     return Tensor(x.dtype, target)
 
 

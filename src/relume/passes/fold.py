@@ -8,7 +8,7 @@ from relume.base import dims
 from relume.graph.opdef import Trait
 from relume.graph.passes import graph_pass
 from relume.graph.rewriter import Rewriter
-from relume.graph.types import Constant, Graph, Node
+from relume.graph.types import Constant, Graph, Node, is_symbolic
 
 GROWTH = 1 << 20
 """Bytes by which a folded result may exceed its operands: a broadcast stays a broadcast, it does not become data."""
@@ -21,6 +21,8 @@ def foldable(node: Node) -> bool:
     if not all(isinstance(value, Constant) for value in node.operands):
         return False
     if any(dims.symbols(dim) for value in node.results for dim in value.dims):
+        return False
+    if any(map(is_symbolic, node.attrs.values())):  # `extents` has no operand, and yet is no constant.
         return False
     made = sum(int(dims.evaluate(value.tensor.elements, {})) * value.dtype.bytes for value in node.results)
     return made <= sum(value.data.nbytes for value in node.operands if isinstance(value, Constant)) + GROWTH

@@ -26,12 +26,13 @@ every binding is a legal input (a model may divide one extent by another), so a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from relume.base import dims, intervals
 from relume.base.dims import Dim
 from relume.base.errors import VerifyError
+from relume.base.requirements import Requirement, satisfying
 from relume.program.footprint import Footprint, covers, disjoint, footprint_of
 from relume.program.plan import buffer_lifetimes, label, lifetimes, same_places, shares
 from relume.program.text import print_instr, print_view
@@ -43,11 +44,13 @@ SAMPLES = (240, 5040)
 _FROM_THE_START = (Space.INPUT, Space.STATE, Space.CONSTANT, Space.COUNTER)
 
 
-def verify(program: Program, offsets: Mapping[str, int] | None = None) -> None:
+def verify(
+    program: Program, offsets: Mapping[str, int] | None = None, requirements: Sequence[Requirement] = ()
+) -> None:
     """Raises `VerifyError` where an invariant does not hold; the text names the instructions.
 
     `offsets` are the byte offsets of the allocations that will be used, where they are known; else they are planned
-    here for the sizes at hand.
+    here for the sizes at hand. `requirements` are what the symbols will fulfil.
     """
     _check_names(program)
     symbols = _check_symbols(program)
@@ -57,8 +60,11 @@ def verify(program: Program, offsets: Mapping[str, int] | None = None) -> None:
         return
     faults: list[VerifyError] = []
     for sample in SAMPLES:
+        binding = satisfying(requirements, symbols, sample)
+        if binding is None:
+            continue
         try:
-            if _check_geometry(program, _Binding(dict.fromkeys(symbols, sample)), offsets):
+            if _check_geometry(program, _Binding(binding), offsets):
                 return
         except VerifyError as fault:
             faults.append(fault)

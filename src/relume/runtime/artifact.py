@@ -9,6 +9,7 @@ import numpy as np
 
 from relume.base.dims import Dim
 from relume.base.dtypes import DType
+from relume.base.requirements import Requirement
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,3 +80,5 @@ class Artifact:
     extents: tuple[Dim, ...] = ()
     """Every extent of a view that is known only at run time. The runtime refuses inputs that make one negative: an
     intermediate tensor that cannot exist (`dims` does not tell, for it also holds strides and offsets)."""
+    requirements: tuple[Requirement, ...] = ()
+    """What the extents must fulfil for the function to mean anything. The runtime refuses inputs that break one."""

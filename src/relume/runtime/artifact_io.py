@@ -29,6 +29,7 @@ from relume.base import abi, dims, dtypes
 from relume.base.digests import LENGTH
 from relume.base.dims import Dim
 from relume.base.errors import ModelError, UnsupportedError
+from relume.base.requirements import KINDS, Requirement
 from relume.runtime.artifact import Allocation, Artifact, Image, Port
 from relume.runtime.executable import Executable
 from relume.runtime.memory import round_up
@@ -119,6 +120,9 @@ def _to_json(artifact: Artifact, body: _Body) -> dict[str, Any]:
         "constants": [_constant_to_json(array, body) for array in artifact.constants],
         "dims": [_dim_to_json(dim) for dim in artifact.dims],
         "extents": [_dim_to_json(dim) for dim in artifact.extents],
+        "requirements": [
+            [one.kind, _dim_to_json(one.a), _dim_to_json(one.b), one.what, one.where] for one in artifact.requirements
+        ],
         "allocations": [[one.name, _dim_to_json(one.bytes), one.first, one.last] for one in artifact.allocations],
         "offsets": None if artifact.offsets is None else list(artifact.offsets),
         "instructions": [[number, str(place)] for number, place in sorted(artifact.instructions.items())],
@@ -218,6 +222,10 @@ def _from_json(function: dict[str, Any], data: mmap.mmap, start: int) -> Artifac
         offsets=None if function["offsets"] is None else tuple(function["offsets"]),
         instructions=dict(function["instructions"]),
         extents=tuple(map(_dim_from_json, function["extents"])),
+        requirements=tuple(
+            Requirement(KINDS[kind], _dim_from_json(a), _dim_from_json(b), what, where)
+            for kind, a, b, what, where in function["requirements"]
+        ),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from relume.base import dims, intervals
 from relume.base.dims import Dim
 from relume.base.errors import CompileError, InputError, LimitError
+from relume.base.requirements import Requirement
 from relume.runtime.artifact import Artifact, Port
 from relume.runtime.memory import address_of, machine_memory
 
@@ -135,6 +136,8 @@ def make_plan(artifact: Artifact, shapes: Sequence[Shape]) -> Plan:
     def shape(port: Port, kind: str) -> Shape:
         return tuple(extent(dim, f"axis {axis} of {kind} {port.name!r}") for axis, dim in enumerate(port.dims))
 
+    for requirement in artifact.requirements:
+        _check(requirement, binding)
     for dim in artifact.extents:
         extent(dim, "an extent of an intermediate tensor")
     table = [_evaluate(dim, binding) for dim in artifact.dims]
@@ -156,6 +159,21 @@ def make_plan(artifact: Artifact, shapes: Sequence[Shape]) -> Plan:
         offsets, total = intervals.plan(sizes, first, last)
     _check_memory(artifact, outside + total, binding)
     return Plan(table, offsets, total, outputs, states)
+
+
+def _check(requirement: Requirement, binding: Mapping[str, int]) -> None:
+    try:
+        if requirement.holds(binding):
+            return
+    except ZeroDivisionError:
+        pass
+    raise InputError(
+        f"the shapes of the inputs do not go together: {requirement.what}",
+        where=requirement.where or None,
+        expected=requirement.expected(binding),
+        got=f"{requirement.got(binding)}, for {_assignments(binding)}",
+        hint="pass inputs whose extents agree",
+    )
 
 
 def _check_memory(artifact: Artifact, size: int, binding: Mapping[str, int]) -> None:

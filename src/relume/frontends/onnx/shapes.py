@@ -19,7 +19,7 @@ import numpy as np
 from relume.base import dims
 from relume.base.dims import Dim, Expr
 from relume.frontends.onnx.limits import MAX_KNOWN
-from relume.graph.types import Attr, Constant, Node, Tensor, Value
+from relume.graph.types import Constant, Node, Tensor, Value, is_symbolic
 from relume.ops.inference import not_negative
 
 Content = np.ndarray
@@ -64,7 +64,7 @@ class Contents:
                 return
             operands.append(content)
         try:
-            if all(map(is_numeric, operands)) and not any(map(_is_symbolic, node.attrs.values())):
+            if all(map(is_numeric, operands)) and not any(map(is_symbolic, node.attrs.values())):
                 arrays = [content.astype(value.dtype.numpy) for content, value in zip(operands, node.operands)]
                 self.note(node.result, node.op.reference(*arrays, attrs=node.attrs, regions=())[0].astype(object))
             else:
@@ -76,10 +76,6 @@ class Contents:
 def is_numeric(content: Content) -> bool:
     """Whether no element is symbolic."""
     return not any(isinstance(item, Expr) for item in content.flat)
-
-
-def _is_symbolic(attr: Attr) -> bool:
-    return isinstance(attr, Expr) or (isinstance(attr, tuple) and any(map(_is_symbolic, attr)))
 
 
 def _objects(items: Sequence[Any]) -> Content:
