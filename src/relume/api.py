@@ -10,7 +10,7 @@ import numpy as np
 
 from relume import codegen, pipeline, reference
 from relume.base import targets
-from relume.base.errors import InputError, ModelError
+from relume.base.errors import CompileError, InputError, ModelError
 from relume.codegen import Cache
 from relume.graph import sites, text
 from relume.graph.types import UNTRACED, Function, Module
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 def load(source: str | Path | bytes | onnx.ModelProto) -> Module:
     """Reads a model: an ONNX file, its bytes, an `onnx.ModelProto`, or a `.rlm` text file.
 
-    Raises `ModelError` where the model is malformed, `UnsupportedError` listing every node that is not supported, and
+    Raises `InputError` where the file cannot be read, `ModelError` where it is malformed, `UnsupportedError` listing every node that is not supported, and
     `LimitError` where it asks for more than the documented limits.
     """
     if isinstance(source, (str, Path)) and Path(source).suffix == ".rlm":
-        return parse(_read(Path(source)).decode(), source=Path(source).name)
+        try:
+            return parse(_read(Path(source)).decode(), source=Path(source).name)
+        except UnicodeDecodeError as error:
+            raise ModelError("the file is not text in UTF-8", where=source, got=error.reason) from None
     # onnx takes a quarter of a second to import: only who loads ONNX pays for it.
     from relume.frontends import onnx as frontend
 
@@ -39,7 +42,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}", where=path) from None
+        raise InputError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
 
 
 def parse(source_text: str, *, constants: Mapping[str, np.ndarray] | None = None, source: str = "") -> Module:
@@ -51,6 +54,8 @@ def parse(source_text: str, *, constants: Mapping[str, np.ndarray] | None = None
 
     Raises `ModelError` with the line.
     """
+    if not isinstance(source_text, str):
+        raise ModelError("the text form of a module is a string", got=type(source_text).__name__)
     module = text.parse_module(source_text, OPS, constants or {})
     return Module({name: _traced(fn) for name, fn in module.functions.items()}, source)
 
@@ -84,6 +89,8 @@ def compile(
         model = Module({model.name: model})
     module = model if isinstance(model, Module) else load(model)
     where = targets.parse(target)
+    if not isinstance(cache, (bool, Cache)):
+        raise CompileError("there is no such cache", expected="True, False or a codegen.Cache", got=repr(cache))
     store = codegen.default_cache() if cache is True else cache or None
     artifacts = [
         pipeline.build(fn, where, level=optimize, check=check, cache=store) for fn in module.functions.values()
@@ -99,6 +106,8 @@ def evaluate(
 
     Takes and gives arrays by name. Next states come back under the states' names. Raises `InputError`, `RunError`.
     """
+    if not isinstance(module, (Module, Function)):
+        raise ModelError("there is nothing to evaluate", expected="a Module or a Function", got=type(module).__name__)
     fn = module if isinstance(module, Function) else module.main
     outputs, after = reference.evaluate(
         fn, _in_order(fn, "input", fn.inputs, inputs), _in_order(fn, "state", fn.states, states or {})

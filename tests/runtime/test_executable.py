@@ -63,7 +63,7 @@ def test_other_functions_of_the_module_by_name() -> None:
     other = Executable(machine_code.artifact(machine_code.spin().image, name="other"), threads=1)
     exe = Executable(machine_code.affine(), threads=1).joined([other])
     assert exe["other"] is other and exe["main"] is exe and exe.functions == (exe, other)
-    with pytest.raises(KeyError):
+    with pytest.raises(InputError, match="none"):
         exe["none"]
 
 

@@ -95,4 +95,4 @@ class Status(IntEnum):
     STOPPED = 1  # the stop flag was set, or the deadline passed
     INTERRUPTED = 2  # Python has an exception pending (a signal handler raised)
     INDEX = 3  # an index out of range: detail0 is the index, detail1 the extent
-    DIVISION = 4  # an integer division by zero
+    DIVISION = 4  # an integer division by zero, for kernels that refuse it (those of today define it)

@@ -20,7 +20,7 @@ def run(
     input: Annotated[list[str] | None, typer.Option(help="NAME=FILE: a .npy array or a picture")] = None,
     output: Annotated[Path | None, typer.Option(help="write each output there as NAME.npy")] = None,
     engine: Annotated[str, typer.Option(help="native or reference")] = "native",
-    top: Annotated[int, typer.Option(help="show the K largest of each output")] = 0,
+    top: Annotated[int, typer.Option(min=0, help="show the K largest of each output")] = 0,
     threads: Annotated[int | None, typer.Option(help="threads for one run")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
@@ -44,9 +44,12 @@ def run(
             results = api.evaluate(module, arrays)
     run_time = time.perf_counter() - start
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        for name, array in results.items():
-            np.save(output / f"{_file_name(name)}.npy", array)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            for name, array in results.items():
+                np.save(output / f"{_file_name(name)}.npy", array)
+        except OSError as error:
+            raise UsageError(f"--output {output}: {error.strerror}") from None
     if as_json:
         described = {name: _describe(array, top) for name, array in results.items()}
         emit_json(

@@ -106,6 +106,8 @@ class Parser(Cursor):
                 extents = tuple(map(dims.parse, literals.split_commas(key[1])))
             except ValueError as error:
                 self.fail(str(error), at)
+            if any(isinstance(extent, int) and extent < 0 for extent in extents):
+                self.fail("an extent is at least 0", at, got=f"{key[0]}[{key[1]}]")
             self._tensors[key] = Tensor(dtypes.BY_NAME[key[0]], extents)
         tensor = self._tensors[key]
         if match.group(1):

@@ -28,6 +28,7 @@ import numpy as np
 from relume.base import digests, dims
 from relume.base.dims import Dim
 from relume.base.dtypes import DType, from_numpy
+from relume.base.errors import InputError
 from relume.base.locations import Location
 
 if TYPE_CHECKING:
@@ -304,6 +305,8 @@ class Module:
         return next(iter(self.functions.values()))
 
     def __getitem__(self, name: str) -> Function:
+        if name not in self.functions:
+            raise InputError(f"there is no function {name!r}", expected=", ".join(self.functions), got=name)
         return self.functions[name]
 
     def __str__(self) -> str:

@@ -91,7 +91,8 @@ def _infer_layer_norm(x: Tensor, scale: Tensor, bias: Tensor | None = None, *, a
         if tensor is not None:
             inference.want_same_dtype(x, tensor)
             inference.want_broadcast_to(name, tensor.dims, x.dims)
-    return x
+    operands = [tensor.dims for tensor in (scale, bias) if tensor is not None]
+    return Tensor(x.dtype, inference.broadcast(x.dims, *operands))
 
 
 def _layer_norm(*arrays: np.ndarray, attrs: Resolved, regions: object) -> tuple[np.ndarray, ...]:
@@ -192,10 +193,11 @@ def _infer_batch_norm(
     inference.want_same_dtype(x, scale, bias, mean, var)
     inference.want_min_rank("x", x, 2)
     _epsilon(attrs)
+    channels = x.dims[1]
     for name, tensor in (("scale", scale), ("bias", bias), ("mean", mean), ("var", var)):
         inference.want_rank(name, tensor, 1)
-        inference.want_dim(f"the extent of {name}", tensor.dims[0], x.dims[1])
-    return x
+        channels = inference.want_dim(f"the extent of {name}", tensor.dims[0], channels)
+    return Tensor(x.dtype, (x.dims[0], channels, *x.dims[2:]))
 
 
 def _batch_norm(*arrays: np.ndarray, attrs: Resolved, regions: object) -> tuple[np.ndarray, ...]:

@@ -29,11 +29,11 @@ def by_position(artifact: Artifact, arrays: Sequence[object], named: Mapping[str
         )
     for name in named:
         if name not in names:
-            close = difflib.get_close_matches(name, names, 1)
+            close = difflib.get_close_matches(str(name), names, 1)
             raise InputError(
                 f"{artifact.name} has no input {name!r}",
                 expected=signature,
-                got=", ".join(named),
+                got=", ".join(map(str, named)),
                 hint=f"did you mean {close[0]!r}?" if close else "pass only the inputs that it has",
             )
     given = dict(zip(names, arrays))

@@ -109,7 +109,10 @@ class Executable:
         return self
 
     def __getitem__(self, name: str) -> Executable:
-        """Another function of the same module by name. Raises `KeyError`, as a mapping does."""
+        """A function of the same module by name. Raises `InputError` where there is none."""
+        if name != self.name and name not in self._others:
+            known = ", ".join(function.name for function in self.functions)
+            raise InputError(f"there is no function {name!r}", expected=known, got=name)
         return self if name == self.name else self._others[name]
 
     # -- running it --
@@ -296,7 +299,7 @@ def _deadline(time_limit: float | None) -> int:
     """The absolute deadline of a run, in nanoseconds of CLOCK_MONOTONIC; 0 for none."""
     if time_limit is None:
         return 0
-    if not time_limit > 0:
+    if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float)) or not time_limit > 0:
         raise InputError("a time limit is a positive number of seconds", got=time_limit, hint="leave it out for none")
     nanoseconds = time_limit * 1e9
     # A century from now is no limit.

@@ -22,7 +22,7 @@ def thread_count(asked: int | None) -> int:
     """The number of threads to use; for None, one per processor that this process may run on."""
     if asked is None:
         return min(len(os.sched_getaffinity(0)), abi.THREADS_MAX)
-    if not 1 <= asked <= abi.THREADS_MAX:
+    if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= abi.THREADS_MAX:
         raise InputError("there is no such number of threads", expected=f"1 to {abi.THREADS_MAX}", got=asked)
     return asked
 

@@ -66,7 +66,7 @@ class Importer:
             raise UnsupportedError(
                 f"{self._file}: {len(self._problems)} part(s) of the model are not supported",
                 tuple(self._problems),
-                hint="replace these operators in the exporter, or ask for them with the lines above",
+                hint="export the model without these operators; docs/limits.md says what is missing",
             )
         used = self._finish(frame.builder, tuple(value for value in results if isinstance(value, Value)))
         function = Function("main", used, 0, graph.outputs)

@@ -206,6 +206,8 @@ def slice_(call: Call) -> Value:
         place = call.normal_axis(axis, x.tensor.rank)
         if step == 0:
             call.wrong(f"the step along axis {place} is 0", "a step other than 0", 0)
+        # No extent is longer than this, so that a longer step takes one element as well.
+        step = max(-_UNBOUNDED, min(step, _UNBOUNDED))
         extent = x.dims[place]
         ranges[place] = (_bound(start, extent, step), _bound(stop, extent, step), step)
     return cut(call, x, ranges)
