@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def load(source: str | Path | bytes | onnx.ModelProto) -> Module:
     """Reads a model: an ONNX file, its bytes, an `onnx.ModelProto`, or a `.rlm` text file.
 
-    Raises `InputError` where the file cannot be read, `ModelError` where it is malformed, `UnsupportedError` listing every node that is not supported, and
-    `LimitError` where it asks for more than the documented limits.
+    Raises `InputError` where the file cannot be read, `ModelError` where it is malformed, `UnsupportedError` listing
+    every node that is not supported, and `LimitError` where it asks for more than the documented limits.
     """
     if isinstance(source, (str, Path)) and Path(source).suffix == ".rlm":
         try:
