@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from relume import ops
 from relume.base import dims, dtypes
+from relume.base.errors import CompileError
 from relume.base.targets import AVX2
 from relume.graph.builder import Builder
 from relume.graph.types import Function, State, Tensor, Value
@@ -158,6 +159,21 @@ class Draw:
             if len(x.dims) < 4:
                 self.emit(ops.gather, x, indices, axis=axis)
 
+    def scatter(self, versions: list[Value], which: int) -> None:
+        """Rows of one state by a few indices, from rows of any value of its shape, views of a state among them."""
+        state = versions[which]
+        rows = self.emit(ops.state_read, self.dice.choice(versions))
+        source = self.dice.choice([value for value in self.values if value.dims == state.dims] or [rows])
+        indices = self.build.constant(self.dice.choice((np.array([0, -1, 0]), np.array([[-1], [0]]), np.array(0))))
+        updates = self.emit(ops.gather, source, indices, axis=0)
+        if self.dice.random() < 0.3:
+            updates = self.emit(ops.slice_, source, starts=(0, 0), stops=(1, state.dims[1]), steps=(1, 1))
+            indices = self.build.constant(np.array([-1]))
+        op = self.dice.choice((ops.scatter_add, ops.scatter_update))
+        (versions[which],) = self.build.emit(op, state, indices, updates)
+        if self.dice.random() < 0.5:
+            self.emit(ops.state_read, versions[which])
+
     def convolve(self) -> None:
         """One packed image, several convolutions with halos of different widths around what one of them gives."""
         height, width = self.dice.randint(3, 5), self.dice.randint(3, 6)
@@ -200,8 +216,10 @@ NODES: tuple[Callable[[Draw], None], ...] = (
 )
 
 
-def drawn(seed: int, symbolic: bool, nodes: int = 14) -> tuple[Function, list[np.ndarray], list[np.ndarray]]:
-    """A function, inputs for it, and states."""
+def drawn(
+    seed: int, symbolic: bool, nodes: int = 14, in_place: bool = False
+) -> tuple[Function, list[np.ndarray], list[np.ndarray]]:
+    """A function, inputs for it, and states; with `in_place`, states are updated in place too."""
     draw = Draw(seed, symbolic)
     inputs = [draw.param(draw.first, "x"), draw.param((4, *draw.first[1:]), "y")]
     shapes = [draw.first, draw.first]
@@ -212,6 +230,9 @@ def drawn(seed: int, symbolic: bool, nodes: int = 14) -> tuple[Function, list[np
             draw.values.pop(0)
         if draw.dice.random() < 0.2:
             which = draw.dice.randrange(len(versions))
+            if in_place and draw.dice.random() < 0.5:
+                draw.scatter(versions, which)
+                continue
             read = draw.emit(ops.state_read, versions[which])
             if draw.dice.random() < 0.6:
                 same = [value for value in draw.values if value.dims == read.dims]
@@ -227,6 +248,20 @@ def drawn(seed: int, symbolic: bool, nodes: int = 14) -> tuple[Function, list[np
     return fn, arrays[:2], arrays[2:]
 
 
+def check(fn: Function, inputs: list[np.ndarray], states: list[np.ndarray], fused: bool, seed: int) -> None:
+    """Every order and every choice of aliasing against the reference."""
+    want = evaluate(fn, inputs, states)
+    graph = dce(fn.graph)
+    program = lower(fn.with_graph(fuse(graph) if fused else graph), AVX2)
+    verify(program)
+    for order, choice in (("program", None), ("random", None), ("random", seed), ("random", seed + 1)):
+        planned = plan(schedule(program, order, seed + (choice or 0)), seed=choice)
+        verify(planned)
+        got = interpreter.run(planned, inputs, states)
+        agree(got[0], want[0])
+        agree(got[1], want[1])
+
+
 def agree(got: list[np.ndarray], want: list[np.ndarray]) -> None:
     for mine, theirs in zip(got, want):
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
@@ -238,15 +273,14 @@ def agree(got: list[np.ndarray], want: list[np.ndarray]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_m12_any_order_and_any_legal_aliasing_mean_the_same(symbolic: bool, fused: bool, seed: int) -> None:
-    fn, inputs, states = drawn(seed, symbolic)
-    want = evaluate(fn, inputs, states)
-    graph = dce(fn.graph)
-    fn = fn.with_graph(fuse(graph) if fused else graph)
-    program = lower(fn, AVX2)
-    verify(program)
-    for order, choice in (("program", None), ("random", None), ("random", seed), ("random", seed + 1)):
-        planned = plan(schedule(program, order, seed + (choice or 0)), seed=choice)
-        verify(planned)
-        got = interpreter.run(planned, inputs, states)
-        agree(got[0], want[0])
-        agree(got[1], want[1])
+    check(*drawn(seed, symbolic), fused, seed)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 1 << 30), fused=st.booleans())
+def test_m11_m12_updates_in_place_mean_the_same_or_are_refused(symbolic: bool, seed: int, fused: bool) -> None:
+    try:
+        check(*drawn(seed, symbolic, in_place=True), fused, seed)
+    except CompileError as error:
+        assert type(error) is CompileError and "in place and cannot" in error.what, error

@@ -172,6 +172,15 @@ def _gather(inputs, params, outputs, scalars):
     return [_reference("gather", [x, indices], axis=1)]
 
 
+def _scatter(op):
+    def kernel(inputs, params, outputs, scalars):
+        indices, updates = inputs
+        assert indices.ndim == 1
+        return [_reference(op, [outputs[0], indices, updates])]
+
+    return kernel
+
+
 def _extents(inputs, params, outputs, scalars):
     return [np.array(scalars, np.int64)]
 
@@ -193,5 +202,7 @@ KERNELS = {
     "reduce": _reduce,
     "argmax": _argmax,
     "gather": _gather,
+    "scatter_add": _scatter("scatter_add"),
+    "scatter_update": _scatter("scatter_update"),
     "extents": _extents,
 }

@@ -18,6 +18,7 @@ from relume.kernels.halo import HALO
 from relume.kernels.map import MAP
 from relume.kernels.matmul import MATMUL_PACKED
 from relume.kernels.reduce import REDUCE
+from relume.kernels.scatter import SCATTER_ADD, SCATTER_UPDATE
 from relume.kernels.window import WINDOW
 from relume.program.types import KernelDef
 
@@ -30,6 +31,8 @@ KERNELS: Mapping[str, KernelDef] = MappingProxyType(
             ARGMAX,
             WINDOW,
             GATHER,
+            SCATTER_ADD,
+            SCATTER_UPDATE,
             HALO,
             EXTENTS,
             MATMUL_PACKED,

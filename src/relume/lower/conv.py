@@ -27,7 +27,7 @@ def _bias(low: Lowering, group: Group) -> View | None:
     strides[1] = view.strides[0]
     if len(view.dims) == 2:  # In blocks: the lanes are the last axis.
         strides[-1] = view.strides[1]
-    return View(view.buffer, shape, tuple(strides), view.offset)
+    return view.seen(shape, strides, view.offset)
 
 
 def blocked(low: Lowering, group: Group) -> None:

@@ -46,6 +46,14 @@ class Group:
         return self.head.op.name if self.head is not None else "map"
 
 
+def uses_of(group: Group) -> tuple[Value, ...]:
+    """The function's values that a group takes, each once."""
+    heads = group.head.results if group.head is not None else ()
+    inner = {*heads, *(result for step in group.steps for result in step.results)}
+    taken = (*(value for step in group.steps for value in step.operands), *group.results)
+    return tuple(dict.fromkeys((*group.operands, *(group.names.get(v, v) for v in taken if v not in inner))))
+
+
 def groups_of(graph: Graph) -> Iterator[Group]:
     """The graph's nodes as groups, in order."""
     for node in graph.nodes:

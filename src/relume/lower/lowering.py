@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,10 @@ Lower = Callable[["Lowering", Group], None]
 WRITES_ANY_STRIDES = frozenset({"map", "conv_blocked", "depthwise_blocked", "concat", "pad", "pack", "unpack"})
 """The groups whose kernels can write into the inside of a halo."""
 
-SEES_THROUGH = frozenset({"reshape", "transpose", "broadcast", "slice", "state_read", "state_write"})
+IN_PLACE = frozenset({"scatter_add", "scatter_update"})
+"""The groups that update a state's own buffer, by contract."""
+
+SEES_THROUGH = IN_PLACE | {"reshape", "transpose", "broadcast", "slice", "state_read", "state_write"}
 """The groups that make views: their targets have no buffer of their own."""
 
 
@@ -81,7 +85,7 @@ class Lowering:
     """An open program."""
 
     def __init__(self, fn: Function, groups: Sequence[Group], kernels: Mapping[str, KernelDef]) -> None:
-        self.fn, self.kernels = fn, kernels
+        self.fn, self.groups, self.kernels = fn, tuple(groups), kernels
         self.location: Location | None = None
         self._names: set[str] = set()
         self._buffers: list[Buffer] = []
@@ -90,6 +94,8 @@ class Lowering:
         self._constants: dict[str, Buffer] = {}
         self._halos: dict[View, tuple[View, Pads]] = {}
         self._open_halos: list[tuple[View, Pads]] = []
+        self._written_outputs: set[str] = set()
+        self._writes: Counter[str] = Counter()
         self.inputs = self._ports(Space.INPUT, fn.inputs, [value.name or "input" for value in fn.inputs])
         self.states = self._ports(Space.STATE, fn.states, [value.name or "state" for value in fn.states])
         names = fn.output_names or [value.name or "output" for value in fn.outputs]
@@ -179,6 +185,10 @@ class Lowering:
         """Says that a value is what is seen by `view`."""
         self._views[value] = view
 
+    def bound(self) -> list[tuple[Value, View]]:
+        """All values that have a view so far."""
+        return list(self._views.items())
+
     # -- halos --
 
     def _with_halo(self, hint: str, dtype: DType, shape: Sequence[Dim], pads: Pads) -> View:
@@ -186,7 +196,7 @@ class Lowering:
         full = self.temporary(hint, dtype, _grown(shape, pads))
         top, left, _, _ = pads
         offset = top * full.strides[2] + left * full.strides[3]
-        inside = View(full.buffer, tuple(shape), full.strides, offset)
+        inside = full.seen(shape, full.strides, offset)
         self._halos[inside] = full, pads
         return inside
 
@@ -212,7 +222,7 @@ class Lowering:
             self._fill_halo(*found)
         full, (top, left, _, _) = found
         offset = (top - pads[0]) * full.strides[2] + (left - pads[1]) * full.strides[3]
-        return View(full.buffer, _grown(value.dims, pads), full.strides, offset)
+        return full.seen(_grown(value.dims, pads), full.strides, offset)
 
     # -- instructions --
 
@@ -220,7 +230,13 @@ class Lowering:
         """Appends one instruction; each of `params` is a `Param`."""
         number = len(self._instrs)
         definition = self.kernels[kernel]
-        self._instrs.append(Instr(number, definition, tuple(operands), params, self.location, tuple(scalars)))
+        instr = Instr(number, definition, tuple(operands), params, self.location, tuple(scalars))
+        self._instrs.append(instr)
+        self._writes.update(buffer.name for buffer in instr.writes if buffer.space is Space.STATE)
+
+    def writes(self, buffer: Buffer) -> int:
+        """How many instructions have written a state's buffer so far: the version that it holds."""
+        return self._writes[buffer.name]
 
     def run(self, kernel: str, inputs: Sequence[View], outputs: Sequence[View], **params: Any) -> None:
         """Appends one instruction that reads `inputs` and writes `outputs`."""
@@ -248,32 +264,22 @@ class Lowering:
             self.copy(view, copied)
             return copied
         if axes == 1 and view.dims[-1] == 1:  # Any stride is right along one element, and kernels want to see 1.
-            return View(view.buffer, view.dims, (*view.strides[:-1], 1), view.offset)
+            return view.seen(view.dims, (*view.strides[:-1], 1), view.offset)
         return view
 
     # -- the end --
 
-    def finish(self) -> Program:
-        """Copies what has to reach outputs and states, and gives the program.
+    def write_output(self, value: Value) -> None:
+        """Sees to it that a value is in every output that it is, now and only once."""
+        for other, port in zip(self.fn.outputs, self.outputs):
+            if other is value and port.name not in self._written_outputs:
+                self._written_outputs.add(port.name)
+                target = View.whole(port.buffer, value.dims)
+                if self.view(value) != target:
+                    self.copy(self.view(value), target)
 
-        States are written at the very end, from values that sit in no state: so every read sees the value from
-        before, also where a caller binds two states to one storage.
-        """
-        for value, port in zip(self.fn.outputs, self.outputs):
-            target = View.whole(port.buffer, value.dims)
-            if self.view(value) != target:
-                self.copy(self.view(value), target)
-        writes: list[tuple[View, View]] = []
-        for value, before, port in zip(self.fn.next_states, self.fn.states, self.states):
-            source, target = self.view(value), View.whole(port.buffer, before.dims)
-            if source == target:
-                continue
-            if source.buffer.space is Space.STATE:
-                source = self.temporary(port.name, port.dtype, before.dims)
-                self.copy(self.view(value), source)
-            writes.append((source, target))
-        for source, target in writes:
-            self.copy(source, target)
+    def finish(self) -> Program:
+        """The program. All outputs and states have been written."""
         used = {buffer.name for instr in self._instrs for buffer in (*instr.reads, *instr.writes)}
         buffers = tuple(buffer for buffer in self._buffers if buffer.name in used or buffer.space is not Space.ARENA)
         return Program(self.fn.name, self.inputs, self.outputs, self.states, buffers, tuple(self._instrs))

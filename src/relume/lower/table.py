@@ -38,7 +38,7 @@ def lower(fn: Function, target: Target, kernels: Mapping[str, KernelDef] = KERNE
     No layout depends on `target` today; kernels tile for it. Raises `UnsupportedError` that lists every node without
     a lowering (place, op, reason).
     """
-    groups = list(groups_of(fn.graph))
+    groups = state.ordered(fn, list(groups_of(fn.graph)))
     low = Lowering(fn, groups, kernels)
     missing: list[tuple[str, str, str]] = []
     given = {name for value in fn.inputs for dim in value.dims if (name := dims.symbol_name(dim)) is not None}
@@ -61,6 +61,7 @@ def lower(fn: Function, target: Target, kernels: Mapping[str, KernelDef] = KERNE
             hint="evaluate the model with the reference, or leave these nodes out",
         )
     low.location = None
+    state.finish(low)
     return low.finish()
 
 

@@ -12,8 +12,7 @@ from relume.program.types import View, contiguous
 
 def transposed(view: View, perm: Sequence[int]) -> View:
     """Axis i of the result is axis `perm[i]`."""
-    return View(
-        view.buffer,
+    return view.seen(
         tuple(view.dims[axis] for axis in perm),
         tuple(view.strides[axis] for axis in perm),
         view.offset,
@@ -34,7 +33,7 @@ def broadcast(view: View, shape: Sequence[Dim]) -> View:
             strides.append(stride if dim != 1 else 0)
         else:
             strides.append(stride * dims.minimum(dim - 1, 1))
-    return View(view.buffer, tuple(shape), tuple(strides), view.offset)
+    return view.seen(shape, strides, view.offset)
 
 
 def window(view: View, axis: int, start: Dim, extent: Dim, step: int = 1) -> View:
@@ -42,7 +41,7 @@ def window(view: View, axis: int, start: Dim, extent: Dim, step: int = 1) -> Vie
     shape, strides = list(view.dims), list(view.strides)
     offset = view.offset + start * strides[axis]
     shape[axis], strides[axis] = extent, strides[axis] * step
-    return View(view.buffer, tuple(shape), tuple(strides), offset)
+    return view.seen(shape, strides, offset)
 
 
 def split(view: View, axis: int, block: int) -> View:
@@ -50,14 +49,14 @@ def split(view: View, axis: int, block: int) -> View:
     shape, strides = list(view.dims), list(view.strides)
     shape[axis] = dims.floordiv(shape[axis], block)
     strides[axis] = strides[axis] * block
-    return View(view.buffer, (*shape, block), (*strides, view.strides[axis]), view.offset)
+    return view.seen((*shape, block), (*strides, view.strides[axis]), view.offset)
 
 
 def lane(view: View, axis: int, index: Dim) -> View:
     """One place of an axis, which disappears."""
     offset = view.offset + index * view.strides[axis]
     shape = view.dims[:axis] + view.dims[axis + 1 :]
-    return View(view.buffer, shape, view.strides[:axis] + view.strides[axis + 1 :], offset)
+    return view.seen(shape, view.strides[:axis] + view.strides[axis + 1 :], offset)
 
 
 def dense(view: View, axes: int | None = None) -> bool:
@@ -74,7 +73,7 @@ def reshaped(view: View, shape: Sequence[Dim]) -> View | None:
     form one run.
     """
     if dense(view) or 0 in view.dims:
-        return View(view.buffer, tuple(shape), contiguous(shape), view.offset)
+        return view.seen(shape, contiguous(shape), view.offset)
     old = [(dim, stride) for dim, stride in zip(view.dims, view.strides) if dim != 1]
     new = [axis for axis, dim in enumerate(shape) if dim != 1]
     strides: list[Dim] = [1] * len(shape)
@@ -89,7 +88,7 @@ def reshaped(view: View, shape: Sequence[Dim]) -> View | None:
         begin, first = end, last
     if begin < len(old) or first < len(new):
         return None
-    return View(view.buffer, tuple(shape), tuple(strides), view.offset)
+    return view.seen(shape, strides, view.offset)
 
 
 def _cuts(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[int, int]]:

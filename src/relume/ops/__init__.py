@@ -64,7 +64,7 @@ from relume.ops.quant import dequantize, quantize
 from relume.ops.random import random_uniform
 from relume.ops.reduce import argmax, reduce_max, reduce_mean, reduce_min, reduce_sum
 from relume.ops.shape import broadcast, concat, extents, pack, pad, reshape, slice_, transpose, unpack
-from relume.ops.state import state_read, state_write
+from relume.ops.state import scatter_add, scatter_update, state_read, state_write
 from relume.ops.window import avg_pool, max_pool
 
 FAMILIES: tuple[ModuleType, ...] = (
@@ -92,6 +92,6 @@ __all__ = [
     "fused", "gather", "gelu", "greater", "if_", "layer_norm", "less", "log", "loop", "matmul", "matmul_packed",
     "max_", "max_pool", "min_", "mul", "neg", "not_", "or_", "pack", "pad", "pow_", "quantize",
     "random_uniform", "reciprocal", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "relu", "reshape",
-    "round_", "select", "sigmoid", "sign", "slice_", "softmax", "sqrt", "state_read", "state_write", "sub",
-    "tanh", "transpose", "unpack",
+    "round_", "scatter_add", "scatter_update", "select", "sigmoid", "sign", "slice_", "softmax", "sqrt", "state_read",
+    "state_write", "sub", "tanh", "transpose", "unpack",
 ]  # fmt: skip

@@ -16,7 +16,8 @@
 
 A buffer line gives the space, the slot in the context's table (but for the arena), the name, the element type, the
 number of elements and, in the arena, the allocation. A view is a buffer, its extents, `by` its strides where it is
-not the C order, and `at` its offset where that is not 0. Parameters are Python literals, element types are bare
+not the C order, `at` its offset where that is not 0, and `version` the number of writes that a state's buffer has seen
+before, where that is not 0. Parameters are Python literals, element types are bare
 words, and infinities and NaN are `inf` and `nan`. `<...>` holds the scalars.
 """
 
@@ -99,6 +100,7 @@ def print_view(view: View) -> str:
         f"{view.buffer} {_dims(view.dims)}"
         + (f" by {_dims(view.strides)}" if view.strides != contiguous(view.dims) else "")
         + (f" at [{view.offset}]" if view.offset != 0 else "")
+        + (f" version {view.version}" if view.version else "")
     )
 
 
@@ -304,7 +306,8 @@ class _Parser:
             if len(strides) != len(shape):
                 line.fail("there must be as many strides as extents", len(shape))
             offset = line.dims() if line.take(r"at\b") else (0,)
-            operands.append(Operand(access, View(buffer, shape, strides, offset[0])))
+            version = line.integer("the version") if line.take(r"version\b") else 0
+            operands.append(Operand(access, View(buffer, shape, strides, offset[0], version)))
         params = self._params(line)
         scalars = line.dims("<", ">") if line.take(r"(?=<)") is not None else ()
         location = self._location(line) if line.take("//") else None

@@ -65,17 +65,26 @@ class Buffer:
 
 @dataclass(frozen=True)
 class View:
-    """A strided window on a buffer. `offset` and `strides` count elements of the buffer's dtype."""
+    """A strided window on a buffer. `offset` and `strides` count elements of the buffer's dtype.
+
+    `version` tells the contents of a state's buffer apart: how many instructions have written it before. A reader sees
+    that version; a writer consumes it and makes the next one. It is 0 for all other buffers.
+    """
 
     buffer: Buffer
     dims: tuple[Dim, ...]
     strides: tuple[Dim, ...]
     offset: Dim = 0
+    version: int = 0
 
     @staticmethod
-    def whole(buffer: Buffer, shape: Sequence[Dim]) -> View:
+    def whole(buffer: Buffer, shape: Sequence[Dim], version: int = 0) -> View:
         """The buffer in C order under `shape`."""
-        return View(buffer, tuple(shape), contiguous(shape))
+        return View(buffer, tuple(shape), contiguous(shape), 0, version)
+
+    def seen(self, shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> View:
+        """Another window on the same contents."""
+        return View(self.buffer, tuple(shape), tuple(strides), offset, self.version)
 
     @property
     def is_contiguous(self) -> bool:

@@ -8,15 +8,18 @@ What holds in every program:
 2.  **Symbols.** Every extent, stride, offset, size and scalar is over symbols that an input binds (by a dim that is the
     bare symbol).
 3.  **Range.** A view lies inside its buffer. A result touches no element twice.
-4.  **Who may be written.** Inputs and constants never are. No state is read once a state was written: a caller may bind
-    two states to one storage.
-5.  **Written before read.** Every element that an instruction reads was written by an earlier one (inputs, states,
+4.  **Who may be written.** Inputs and constants never are. A state that is never written is not read once another one
+    was, nor by the instruction that does: a caller may bind both to one storage. (Two that are both written have
+    storages of their own.)
+5.  **Versions.** Each view of a state's buffer names the version that it finds there: how many instructions wrote the
+    buffer before. So whoever reads a version runs before the instruction that consumes it.
+6.  **Written before read.** Every element that an instruction reads was written by an earlier one (inputs, states,
     constants and counters are from the start). `halo` alone is `inout` without reading: it writes the border of its
     view, and needs the inside written.
-6.  **Outputs** are written completely by the end.
-7.  **One reader at a time.** Within an instruction, what is written overlaps what is read only where the kernel allows
+7.  **Outputs** are written completely by the end.
+8.  **One reader at a time.** Within an instruction, what is written overlaps what is read only where the kernel allows
     it (`may_reuse` or `must_reuse`), and then both are the same view; two results never overlap.
-8.  **Aliasing, by byte range.** With all allocations placed in the arena, no buffer is written while another one that
+9.  **Aliasing, by byte range.** With all allocations placed in the arena, no buffer is written while another one that
     is live has bytes there. The one exception is an in-place decision: it is recorded in `reused`, its operand's
     buffer dies at the instruction where the result's begins, and the kernel allows it for exactly these views.
 
@@ -155,21 +158,37 @@ def _check_symbols(program: Program) -> list[str]:
 
 
 def _check_writes(program: Program) -> None:
-    state_writer: Instr | None = None
+    writers: dict[str, list[Instr]] = {}
+    changed = {buffer.name for instr in program.instrs for buffer in instr.writes if buffer.space is Space.STATE}
+    last: Instr | None = None
     for instr in program.instrs:
+        writing = [buffer for buffer in instr.writes if buffer.space is Space.STATE]
         for operand in instr.operands:
-            space = operand.view.buffer.space
-            if operand.access != IN and space in (Space.INPUT, Space.CONSTANT):
-                _fail("who may be written", f"{operand.view.buffer} is an {space.value} and is written", instr)
-            if operand.access != OUT and space is Space.STATE and state_writer is not None:
-                _fail(
-                    "who may be written",
-                    f"{operand.view.buffer} is read after a state was written",
-                    state_writer,
-                    instr,
-                )
-        if any(buffer.space is Space.STATE for buffer in instr.writes):
-            state_writer = instr
+            buffer = operand.view.buffer
+            if operand.access != IN and buffer.space in (Space.INPUT, Space.CONSTANT):
+                _fail("who may be written", f"{buffer} is an {buffer.space.value} and is written", instr)
+            _check_version(operand, instr, writers.get(buffer.name, []))
+            if operand.access == IN and buffer.space is Space.STATE:
+                if last is not None and buffer.name not in changed:
+                    _fail("who may be written", f"{buffer} is read after a state was written", last, instr)
+                if writing:
+                    what = f"{buffer} is read by the instruction that writes the state {writing[0]}"
+                    _fail("who may be written", what, *([] if last is None else [last]), instr)
+        for buffer in writing:
+            writers.setdefault(buffer.name, []).append(instr)
+            last = instr
+
+
+def _check_version(operand: Operand, instr: Instr, writers: list[Instr]) -> None:
+    view = operand.view
+    expected = len(writers)
+    if view.version == expected:
+        return
+    if 0 <= view.version < expected:
+        what = f"version {view.version} of {view.buffer} was consumed before it is used again"
+        _fail("versions", what, writers[view.version], instr, expected=f"version {expected}", got=print_view(view))
+    what = f"version {view.version} of {view.buffer} is not there yet"
+    _fail("versions", what, *writers[-1:], instr, expected=f"version {expected}", got=print_view(view))
 
 
 # --- geometry -------------------------------------------------------------------------------------------------------
