@@ -79,8 +79,7 @@ def compile(
     artifacts = [
         pipeline.build(fn, where, level=optimize, check=check, cache=store) for fn in module.functions.values()
     ]
-    first, *rest = (Executable(artifact, threads=threads) for artifact in artifacts)
-    return first.joined(rest)
+    return Executable.of_module(artifacts, threads=threads)
 
 
 def evaluate(

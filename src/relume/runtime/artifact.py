@@ -79,3 +79,5 @@ class Artifact:
     extents: tuple[Dim, ...] = ()
     """Every extent of a view that is known only at run time. The runtime refuses inputs that make one negative: an
     intermediate tensor that cannot exist (`dims` does not tell, for it also holds strides and offsets)."""
+    written: tuple[str, ...] = ()
+    """The names of the states that a run writes, in the order of `states`. The others are only read."""

@@ -121,6 +121,7 @@ def _to_json(artifact: Artifact, body: _Body) -> dict[str, Any]:
         "extents": [_dim_to_json(dim) for dim in artifact.extents],
         "allocations": [[one.name, _dim_to_json(one.bytes), one.first, one.last] for one in artifact.allocations],
         "offsets": None if artifact.offsets is None else list(artifact.offsets),
+        "written": list(artifact.written),
         "instructions": [[number, str(place)] for number, place in sorted(artifact.instructions.items())],
     }
 
@@ -148,8 +149,7 @@ def load_executable(path: str | os.PathLike[str], threads: int | None = None) ->
     Raises `ModelError` for a file that cannot be read or is damaged, `UnsupportedError` for one that was made by
     another version of Relume or for another machine.
     """
-    first, *others = (Executable(artifact, threads=threads) for artifact in load_artifacts(path))
-    return first.joined(others)
+    return Executable.of_module(load_artifacts(path), threads=threads)
 
 
 def load_artifacts(path: str | os.PathLike[str]) -> tuple[Artifact, ...]:
@@ -218,6 +218,8 @@ def _from_json(function: dict[str, Any], data: mmap.mmap, start: int) -> Artifac
         offsets=None if function["offsets"] is None else tuple(function["offsets"]),
         instructions=dict(function["instructions"]),
         extents=tuple(map(_dim_from_json, function["extents"])),
+        # Files from before this field: nothing is known, so every state may be written.
+        written=tuple(function.get("written", [port.name for port in states])),
     )
 
 
