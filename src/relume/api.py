@@ -15,24 +15,30 @@ from relume.codegen import Cache
 from relume.graph import text
 from relume.graph.types import Function, Module
 from relume.ops import OPS
+from relume.passes.stateful import with_states
 from relume.runtime import Executable, save_executable
 
 if TYPE_CHECKING:
     import onnx
 
 
-def load(source: str | Path | bytes | onnx.ModelProto) -> Module:
+def load(source: str | Path | bytes | onnx.ModelProto, *, states: Mapping[str, str] | None = None) -> Module:
     """Reads a model: an ONNX file, its bytes, an `onnx.ModelProto`, or a `.rlm` text file.
+
+    `states` says which outputs are the next value of which inputs (`{"h_in": "h_out"}`): each such input becomes a
+    state, which lives in a `Storage` between calls, and the output disappears.
 
     Raises `ModelError` where the model is malformed, `UnsupportedError` listing every node that is not supported, and
     `LimitError` where it asks for more than the documented limits.
     """
     if isinstance(source, (str, Path)) and Path(source).suffix == ".rlm":
-        return parse(_read(Path(source)).decode(), source=Path(source).name)
-    # onnx takes a quarter of a second to import: only who loads ONNX pays for it.
-    from relume.frontends import onnx as frontend
+        module = parse(_read(Path(source)).decode(), source=Path(source).name)
+    else:
+        # onnx takes a quarter of a second to import: only who loads ONNX pays for it.
+        from relume.frontends import onnx as frontend
 
-    return frontend.load(source)
+        module = frontend.load(source)
+    return module.with_function(with_states(module.main, states)) if states else module
 
 
 def _read(path: Path) -> bytes:

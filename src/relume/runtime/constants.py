@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakSet
+from itertools import count
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -23,30 +24,43 @@ class Constants:
         return found if len(found) == len(digests) else None
 
 
-_LIVING: WeakSet[Constants] = WeakSet()
+# Without a lock, which would stay locked in the child where another thread holds it when the process forks: each
+# operation is atomic, and equal constants placed twice do no harm.
+_LIVING: WeakValueDictionary[int, Constants] = WeakValueDictionary()
+_numbers = count()
 
 
 def hold(arrays: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Constants | None]:
     """The arrays as generated code can use them, and what has to be kept for as long as they should be shared.
 
-    What is placed already stays as it is. The others come from a block that holds all of them, of whoever made it
-    (a clone's constants are the original's), else from a new one: whole blocks only, so that one small constant never
-    keeps another model's weights alive.
+    What lies well in a mapped file or in a block stays where it is. The others come from a block that holds all of
+    them, whoever made it (a clone's constants are the original's), else from a new one: whole blocks only, so that one
+    small constant never keeps another model's weights alive.
     """
-    loose = [index for index, array in enumerate(arrays) if not is_placed(array)]
+    loose = [index for index, array in enumerate(arrays) if not _stays(array)]
     if not loose:
         return list(arrays), None
     digests = [of_array(arrays[index]) for index in loose]
-    for living in list(_LIVING):
-        found = living.find(digests)
+    for reference in _LIVING.valuerefs():
+        living = reference()
+        found = living.find(digests) if living is not None else None
         if found is not None:
-            break
-    else:
-        living = Constants({digest: arrays[index] for digest, index in zip(digests, loose)})
-        found = living.find(digests)
-        assert found is not None
-        _LIVING.add(living)
+            return _put(arrays, loose, found), living
+    made = Constants({digest: arrays[index] for digest, index in zip(digests, loose)})
+    _LIVING[next(_numbers)] = made
+    return _put(arrays, loose, made.find(digests) or []), made
+
+
+def _put(arrays: Sequence[np.ndarray], places: Sequence[int], found: Sequence[np.ndarray]) -> list[np.ndarray]:
     placed = list(arrays)
-    for index, array in zip(loose, found):
+    for index, array in zip(places, found):
         placed[index] = array
-    return placed, living
+    return placed
+
+
+def _stays(array: np.ndarray) -> bool:
+    """Whether an array is placed, and not by luck: what NumPy has allocated is at a multiple of 64 now and then."""
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    return root.base is not None and is_placed(array)
