@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -207,6 +208,38 @@ def test_a_thread_never_waits_for_itself() -> None:
                 pass
     with lock.writing(1 << 62):
         pass
+
+
+def test_a_signal_handler_that_raises_anywhere_never_leaves_the_storage_held(count: Executable) -> None:
+    class Stop(BaseException):
+        pass
+
+    live = False
+
+    def handler(*_: object) -> None:
+        if live:
+            raise Stop
+
+    storage, hits, until = zero(), 0, time.monotonic() + 1
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        while time.monotonic() < until:
+            try:
+                live = True
+                # Again and again: the first may come while Python closes a generator, which swallows it.
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 * (1 + hits % 7), 2e-3)
+                while True:
+                    count.run(ONE, states=storage)
+            except Stop:
+                live, hits = False, hits + 1
+            except RunError:  # Torn by the run whose end was swallowed.
+                live = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            storage.reset({"w": np.zeros(1, F32)})  # Needs the lock, and would say that this thread has it.
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert hits > 10
 
 
 # --- an early end ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -174,15 +174,14 @@ class Executable:
             return self._run(arrays, deadline=deadline)
         ready = [as_ready(port, array) for port, array in zip(self.inputs, arrays)]
         _, plan = self._planned(ready)
-        with ExitStack() as stack:
-            if context is not None:  # Before the storage, which an error would leave torn.
-                stack.enter_context(context.claimed())
-            held = None
-            if self.states:
-                names, written = [port.name for port in self.states], self.artifact.written
-                held = stack.enter_context(self._check_states(storage, plan).run(names, written, deadline))
+        # The context before the storage, which waits where the context refuses.
+        with nullcontext() if context is None else context.claimed():
+            if not self.states:
+                return self._run(ready, context, None, deadline)
+            names, written = [port.name for port in self.states], self.artifact.written
+            with self._check_states(storage, plan).run(names, written, deadline) as held:
                 ready = _apart(ready, [held.arrays[name] for name in written])
-            return self._run(ready, context, held, deadline)
+                return self._run(ready, context, held, deadline)
 
     def _run(
         self, arrays: Sequence[Any], own: Context | None = None, held: Held | None = None, deadline: int = 0
@@ -259,16 +258,17 @@ class Executable:
                 self._plans.pop(oldest, None)
 
     def _check_states(self, storage: Storage | None, plan: Plan) -> Storage:
-        wanted = ", ".join(map(str, self.states))
         if storage is None:
             raise InputError(
                 f"{self.name} has states, and none were given",
-                expected=wanted,
+                expected=", ".join(map(str, self.states)),
                 hint="make them with storage = Storage({name: array}) and call exe.run(inputs, states=storage)",
             )
         for port, shape in zip(self.states, plan.states):
             if port.name not in storage:
-                raise InputError(f"the storage has no state {port.name!r}", expected=wanted, got=storage)
+                raise InputError(
+                    f"the storage has no state {port.name!r}", expected=", ".join(map(str, self.states)), got=storage
+                )
             got = storage.type_of(port.name)
             if got != (port.dtype.numpy, shape):
                 raise InputError(
@@ -313,9 +313,7 @@ class Executable:
 
 def _apart(inputs: list[np.ndarray], written: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The inputs, but copies of those that lie in states that the run writes: a caller may have lent both."""
-    return [
-        array.copy() if any(np.may_share_memory(array, state) for state in written) else array for array in inputs
-    ]
+    return [array.copy() if any(np.may_share_memory(array, state) for state in written) else array for array in inputs]
 
 
 def _deadline(time_limit: float | None) -> int:

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 
 from relume.base.errors import LimitError, RunError
 
+WAKE = 0.05
+"""Seconds after which who waits looks again: a signal handler that raises may have eaten the notice."""
+
 
 class ReadWriteLock:
     """Held by any number of readers, or by one writer. Readers let a waiting writer go first.
@@ -35,9 +38,8 @@ class ReadWriteLock:
                 self._readers[token] = me
             yield
         finally:  # Also where a signal handler raised on the way in.
-            with self._changed:
-                if self._readers.pop(token, None) is not None:
-                    self._changed.notify_all()
+            self._readers.pop(token, None)
+            self._notify()
 
     @contextmanager
     def writing(self, deadline: int = 0) -> Iterator[None]:
@@ -57,19 +59,26 @@ class ReadWriteLock:
                     self._changed.notify_all()  # Readers may have waited for this writer, which may have given up.
             yield
         finally:
-            with self._changed:
-                if self._writer is not None and self._writer[0] is token:
-                    self._writer = None
-                    self._changed.notify_all()
+            writer = self._writer
+            if writer is not None and writer[0] is token:
+                self._writer = None
+            self._notify()
+
+    def _notify(self) -> None:
+        """Wakes who waits. The holder is gone already: nothing that a signal handler does here keeps the lock held."""
+        with self._changed:
+            self._changed.notify_all()
 
     def _refuse_own_writer(self, me: int) -> None:
         if self._writer is not None and self._writer[1] == me:
             raise _interrupted()
 
     def _wait(self, free: Callable[[], bool], deadline: int) -> None:
-        timeout = None if not deadline else max(deadline - time.monotonic_ns(), 0) / 1e9
-        if not self._changed.wait_for(free, timeout):
-            raise LimitError("the time limit was reached before the storage was free", hint="other runs hold it")
+        while not free():
+            left = (deadline - time.monotonic_ns()) / 1e9 if deadline else WAKE
+            if left <= 0:
+                raise LimitError("the time limit was reached before the storage was free", hint="other runs hold it")
+            self._changed.wait(min(left, WAKE))
 
 
 def _interrupted() -> RunError:
