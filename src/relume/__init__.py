@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "relume.api": ("load", "parse", "compile", "evaluate", "save"),
     "relume.runtime": ("load_executable", "Executable", "Context", "Storage"),
-    "relume.graph.types": ("Module", "Function"),
+    "relume.graph.types": ("Module", "Function", "State"),
     "relume.base.errors": (
         "RelumeError",
         "ModelError",
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     )
     from relume.graph.types import Function as Function
     from relume.graph.types import Module as Module
+    from relume.graph.types import State as State
     from relume.runtime import Context as Context
     from relume.runtime import Executable as Executable
     from relume.runtime import Storage as Storage

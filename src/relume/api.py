@@ -15,27 +15,33 @@ from relume.codegen import Cache
 from relume.graph import sites, text
 from relume.graph.types import UNTRACED, Function, Module
 from relume.ops import OPS
+from relume.passes.stateful import with_states
 from relume.runtime import Executable, save_executable
 
 if TYPE_CHECKING:
     import onnx
 
 
-def load(source: str | Path | bytes | onnx.ModelProto) -> Module:
+def load(source: str | Path | bytes | onnx.ModelProto, *, states: Mapping[str, str] | None = None) -> Module:
     """Reads a model: an ONNX file, its bytes, an `onnx.ModelProto`, or a `.rlm` text file.
+
+    `states` says which outputs are the next value of which inputs (`{"h_in": "h_out"}`): each such input becomes a
+    state, which lives in a `Storage` between calls, and the output disappears.
 
     Raises `InputError` where the file cannot be read, `ModelError` where it is malformed, `UnsupportedError` listing
     every node that is not supported, and `LimitError` where it asks for more than the documented limits.
     """
     if isinstance(source, (str, Path)) and Path(source).suffix == ".rlm":
         try:
-            return parse(_read(Path(source)).decode(), source=Path(source).name)
+            module = parse(_read(Path(source)).decode(), source=Path(source).name)
         except UnicodeDecodeError as error:
             raise ModelError("the file is not text in UTF-8", where=source, got=error.reason) from None
-    # onnx takes a quarter of a second to import: only who loads ONNX pays for it.
-    from relume.frontends import onnx as frontend
+    else:
+        # onnx takes a quarter of a second to import: only who loads ONNX pays for it.
+        from relume.frontends import onnx as frontend
 
-    return frontend.load(source)
+        module = frontend.load(source)
+    return module.with_function(with_states(module.main, states)) if states else module
 
 
 def _read(path: Path) -> bytes:
@@ -95,8 +101,7 @@ def compile(
     artifacts = [
         pipeline.build(fn, where, level=optimize, check=check, cache=store) for fn in module.functions.values()
     ]
-    first, *rest = (Executable(artifact, threads=threads) for artifact in artifacts)
-    return first.joined(rest)
+    return Executable.of_module(artifacts, threads=threads)
 
 
 def evaluate(

@@ -225,7 +225,7 @@ def spin() -> Artifact:
 
 def count() -> Artifact:
     """Adds x to the state w : f32[1], and returns the sum."""
-    return artifact(image(_COUNT), states=(Port("w", dtypes.f32, (1,)),))
+    return artifact(image(_COUNT), states=(Port("w", dtypes.f32, (1,)),), written=("w",))
 
 
 def fail() -> Artifact:

@@ -9,6 +9,7 @@ import typer
 
 from relume import api, codegen, pipeline
 from relume.base import targets
+from relume.cli import states
 from relume.cli.console import UsageError, command, emit_json
 from relume.graph.text import print_module
 from relume.graph.types import Module
@@ -19,6 +20,7 @@ from relume.program.text import print_program
 @command
 def dump(
     model: Annotated[Path, typer.Argument(help="an ONNX or .rlm file")],
+    state: Annotated[list[str] | None, typer.Option(help=states.HELP)] = None,
     after: Annotated[str | None, typer.Option(help="the graph after this pass (its last place in the table)")] = None,
     program: Annotated[bool, typer.Option("--program", help="buffers and instructions")] = False,
     llvm: Annotated[bool, typer.Option("--llvm", help="the LLVM IR of driver and kernels")] = False,
@@ -33,7 +35,7 @@ def dump(
         raise UsageError("choose one of --after, --program, --llvm and --asm")
     if after is not None and after not in pipeline.PASSES:
         raise UsageError(f"--after {after}: there is {', '.join(pipeline.PASSES)}")
-    module = api.load(model)
+    module = api.load(model, states=states.read(state or []))
     where = targets.parse(target)
     texts = []
     for fn in module.functions.values():

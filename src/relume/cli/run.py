@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from relume import api
-from relume.cli import inputs
+from relume.cli import inputs, states
 from relume.cli.console import UsageError, command, emit_json, out, progress, table
 
 
@@ -19,15 +19,16 @@ def run(
     model: Annotated[Path, typer.Argument(help="an ONNX or .rlm file")],
     input: Annotated[list[str] | None, typer.Option(help="NAME=FILE: a .npy array or a picture")] = None,
     output: Annotated[Path | None, typer.Option(help="write each output there as NAME.npy")] = None,
+    state: Annotated[list[str] | None, typer.Option(help=states.HELP)] = None,
     engine: Annotated[str, typer.Option(help="native or reference")] = "native",
     top: Annotated[int, typer.Option(min=0, help="show the K largest of each output")] = 0,
     threads: Annotated[int | None, typer.Option(help="threads for one run")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
-    """Runs a model once."""
+    """Runs a model once. States start at zero."""
     if engine not in ("native", "reference"):
         raise UsageError(f"--engine {engine}: there is native and reference")
-    module = api.load(model)
+    module = api.load(model, states=states.read(state or []))
     fn = module.main
     arrays = inputs.read(input or [], {value.name: (value.dtype, value.dims) for value in fn.inputs})
     compile_time = None
@@ -37,11 +38,13 @@ def run(
             executable = api.compile(module, threads=threads)
         compile_time = time.perf_counter() - start
         start = time.perf_counter()
-        results = executable.run(arrays)
+        results = executable.run(arrays, states=states.zeros(fn, arrays))
     else:
         start = time.perf_counter()
         with progress("evaluating by the reference"):
-            results = api.evaluate(module, arrays)
+            storage = states.zeros(fn, arrays)
+            evaluated = api.evaluate(module, arrays, {name: storage[name] for name in storage} if storage else None)
+            results = {name: evaluated[name] for name in fn.output_names}
     run_time = time.perf_counter() - start
     if output is not None:
         try:

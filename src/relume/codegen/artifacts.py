@@ -61,6 +61,7 @@ def build(program: Program, target: Target, *, cache: Cache | None) -> Artifact:
             for instr in program.instrs
         },
         extents=schedule.extents,
+        written=_written(program),
     )
 
 
@@ -222,6 +223,12 @@ def _unpack(payload: bytes) -> Image:
 
 def _ports(ports: tuple[types.Port, ...]) -> tuple[Port, ...]:
     return tuple(Port(port.name, port.dtype, port.dims) for port in ports)
+
+
+def _written(program: Program) -> tuple[str, ...]:
+    """The states that some instruction writes."""
+    buffers = {buffer.name for instr in program.instrs for buffer in instr.writes}
+    return tuple(port.name for port in program.states if port.buffer.name in buffers)
 
 
 def _constants(program: Program) -> tuple[np.ndarray, ...]:

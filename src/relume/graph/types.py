@@ -272,6 +272,13 @@ class Function:
         """This function over another graph; the same object when the graph is the same object."""
         return self if graph is self.graph else replace(self, graph=graph)
 
+    def clone(self, name: str) -> Function:
+        """A function of that name with fresh nodes and values, and the same constants (by identity: nothing can write
+        them). Its states have the same names; which storage they are bound to stays the caller's business."""
+        from relume.graph.rewriter import clone  # the rewriter needs these types
+
+        return replace(self, name=name, graph=clone(self.graph))
+
     def __str__(self) -> str:
         from relume.graph.text import print_function  # the printer needs these types
 
@@ -308,6 +315,14 @@ class Module:
         if name not in self.functions:
             raise InputError(f"there is no function {name!r}", expected=", ".join(self.functions), got=name)
         return self.functions[name]
+
+    def clone(self) -> Module:
+        """A module of clones of the functions, under the same names. Constants are shared by identity."""
+        return Module({name: fn.clone(name) for name, fn in self.functions.items()}, self.source)
+
+    def with_function(self, fn: Function) -> Module:
+        """This module and `fn`, which takes the place of a function of the same name, or comes last."""
+        return Module({**self.functions, fn.name: fn}, self.source)
 
     def __str__(self) -> str:
         from relume.graph.text import print_module  # the printer needs these types

@@ -82,3 +82,5 @@ class Artifact:
     intermediate tensor that cannot exist (`dims` does not tell, for it also holds strides and offsets)."""
     requirements: tuple[Requirement, ...] = ()
     """What the extents must fulfil for the function to mean anything. The runtime refuses inputs that break one."""
+    written: tuple[str, ...] = ()
+    """The names of the states that a run writes, in the order of `states`. The others are only read."""

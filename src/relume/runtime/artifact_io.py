@@ -125,6 +125,7 @@ def _to_json(artifact: Artifact, body: _Body) -> dict[str, Any]:
         ],
         "allocations": [[one.name, _dim_to_json(one.bytes), one.first, one.last] for one in artifact.allocations],
         "offsets": None if artifact.offsets is None else list(artifact.offsets),
+        "written": list(artifact.written),
         "instructions": [[number, str(place)] for number, place in sorted(artifact.instructions.items())],
     }
 
@@ -152,8 +153,7 @@ def load_executable(path: str | os.PathLike[str], threads: int | None = None) ->
     Raises `ModelError` for a file that cannot be read or is damaged, `UnsupportedError` for one that was made by
     another version of Relume or for another machine.
     """
-    first, *others = (Executable(artifact, threads=threads) for artifact in load_artifacts(path))
-    return first.joined(others)
+    return Executable.of_module(load_artifacts(path), threads=threads)
 
 
 def load_artifacts(path: str | os.PathLike[str]) -> tuple[Artifact, ...]:
@@ -226,6 +226,8 @@ def _from_json(function: dict[str, Any], data: mmap.mmap, start: int) -> Artifac
             Requirement(KINDS[kind], _dim_from_json(a), _dim_from_json(b), what, where)
             for kind, a, b, what, where in function["requirements"]
         ),
+        # Files from before this field: nothing is known, so every state may be written.
+        written=tuple(function.get("written", [port.name for port in states])),
     )
 
 

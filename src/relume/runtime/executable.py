@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,15 @@ from numpy import empty, ndarray
 from relume.base import targets
 from relume.base.abi import Status
 from relume.base.errors import InputError, LimitError, RunError, UnsupportedError
+from relume.runtime import constants
 from relume.runtime.artifact import Artifact, Port
 from relume.runtime.binding import READY, as_ready, by_position
 from relume.runtime.context import DEADLINE, DETAIL0, DETAIL1, FAILED, Context
 from relume.runtime.image import MappedImage
-from relume.runtime.memory import address_of, is_placed, place
+from relume.runtime.memory import address_of
 from relume.runtime.plan import Plan, check_closed, make_plan
 from relume.runtime.pool import POOL, thread_count
-from relume.runtime.storage import Storage
+from relume.runtime.storage import Held, Storage
 
 PLANS = 1024
 """Combinations of input shapes that an executable remembers; beyond it the least recently used is planned anew."""
@@ -58,11 +60,12 @@ class Executable:
                 hint="compile the model again for this machine (target='host')",
             )
         check_closed(artifact)
-        self.artifact = artifact
+        self._constants, self._kept = constants.hold(artifact.constants)
+        self._constant_table = (ctypes.c_uint64 * max(len(self._constants), 1))(*map(address_of, self._constants))
+        self.artifact = replace(artifact, constants=tuple(self._constants))  # Weights exist once.
         self.threads = thread_count(threads)
         self._image = MappedImage(artifact.image)
         self._entry = self._image.entry()
-        self._constants, self._constant_table = _constant_table(artifact.constants)
         self._arity = len(artifact.inputs)
         self._output_names = [port.name for port in artifact.outputs]
         self._single = len(artifact.outputs) == 1
@@ -71,6 +74,14 @@ class Executable:
         # (A lock that another thread holds when the process forks would stay locked in the child.)
         self._plans: dict[Key, Plan] = {}
         self._contexts: list[Context] = []
+
+    @classmethod
+    def of_module(cls, artifacts: Sequence[Artifact], *, threads: int | None = None) -> Executable:
+        """The functions of one module, over one set of constants: the first, which gives the others by name."""
+        union = constants.hold([array for artifact in artifacts for array in artifact.constants])
+        first, *others = (cls(artifact, threads=threads) for artifact in artifacts)
+        del union  # Held until here: each function has found its constants there.
+        return first.joined(others)
 
     # -- what it is --
 
@@ -143,7 +154,8 @@ class Executable:
         """Runs it by name.
 
         `time_limit` is in seconds from now; past it the run ends with `LimitError`, and the executable can be used
-        again. `states` is read and written in place. `context` is used instead of one of the executable's own.
+        again. `states` is read and written in place; waiting for it counts as time. `context` is used instead of one
+        of the executable's own. Functions of a module, and clones, may run on one storage and in one context.
         Raises what `__call__` raises.
         """
         if not isinstance(inputs, Mapping):
@@ -165,21 +177,22 @@ class Executable:
             return self._run(arrays, deadline=deadline)
         ready = [as_ready(port, array) for port, array in zip(self.inputs, arrays)]
         _, plan = self._planned(ready)
-        with ExitStack() as stack:
-            if context is not None:  # Before the storage, which an error would leave torn.
-                stack.enter_context(context.claimed())
-            addresses: list[int] = []
-            if self.states:
-                held = stack.enter_context(self._check_states(storage, plan).run())
-                addresses = [address_of(held[port.name]) for port in self.states]
-            return self._run(ready, context, addresses, deadline)
+        # The context before the storage, which waits where the context refuses.
+        with nullcontext() if context is None else context.claimed():
+            if not self.states:
+                return self._run(ready, context, None, deadline)
+            names, written = [port.name for port in self.states], self.artifact.written
+            with self._check_states(storage, plan).run(names, written, deadline) as held:
+                ready = _apart(ready, [held.arrays[name] for name in written])
+                return self._run(ready, context, held, deadline)
 
     def _run(
-        self, arrays: Sequence[Any], own: Context | None = None, states: Sequence[int] = (), deadline: int = 0
+        self, arrays: Sequence[Any], own: Context | None = None, held: Held | None = None, deadline: int = 0
     ) -> list[np.ndarray]:
         """The way of every call. With nothing but ready arrays of a known shape it takes two to three microseconds.
 
-        `arrays` is one value per input, `own` a context that the caller has claimed, `states` one address per state.
+        `arrays` is one value per input, `own` a context that the caller has claimed, `held` the storage of its
+        states.
         """
         key: Key = ()
         for array in arrays:
@@ -212,10 +225,11 @@ class Executable:
                 output = empty(shape, dtype)
                 outputs.append(output)
                 table[index] = address_of(output)
-            if states:
-                context.states[:] = list(states)
             if deadline:
                 context.frame[DEADLINE] = deadline
+            if held is not None:
+                context.states[:] = [address_of(array) for array in held.arrays.values()]
+                held.started = True
             status = self._entry(context.address)
             if status:
                 raise self._error(status, context)
@@ -247,22 +261,37 @@ class Executable:
                 self._plans.pop(oldest, None)
 
     def _check_states(self, storage: Storage | None, plan: Plan) -> Storage:
-        wanted = ", ".join(map(str, self.states))
         if storage is None:
             raise InputError(
                 f"{self.name} has states, and none were given",
-                expected=wanted,
+                expected=", ".join(map(str, self.states)),
                 hint="make them with storage = Storage({name: array}) and call exe.run(inputs, states=storage)",
             )
         for port, shape in zip(self.states, plan.states):
             if port.name not in storage:
-                raise InputError(f"the storage has no state {port.name!r}", expected=wanted, got=storage)
+                raise InputError(
+                    f"the storage has no state {port.name!r}", expected=", ".join(map(str, self.states)), got=storage
+                )
             got = storage.type_of(port.name)
             if got != (port.dtype.numpy, shape):
                 raise InputError(
                     f"state {port.name!r} does not fit",
                     expected=f"{port.dtype}{list(shape)}",
                     got=f"{got[0]}{list(got[1])}",
+                )
+            if port.name in self.artifact.written and not storage.writable(port.name):
+                raise InputError(
+                    f"{self.name} writes the state {port.name!r}, which is mapped to be read",
+                    expected=f"a writable state {port}",
+                    hint="map the file with writable=True",
+                )
+        for pair in storage.overlaps:
+            if all(name in self.artifact.written for name in pair):
+                raise InputError(
+                    f"{self.name} writes both {pair[0]!r} and {pair[1]!r}, which are bound to one memory",
+                    expected="at most one writer of one memory",
+                    got=storage,
+                    hint="give each state that is written memory of its own",
                 )
         return storage
 
@@ -285,14 +314,9 @@ class Executable:
         return RunError(f"the run failed with status {status}", where=where, got=f"details {details}")
 
 
-def _constant_table(arrays: Sequence[np.ndarray]) -> tuple[list[np.ndarray], ctypes.Array[ctypes.c_uint64]]:
-    """Places constants where generated code can use them, sharing those that are there already, and their table."""
-    constants = list(arrays)
-    moved = [index for index, array in enumerate(constants) if not is_placed(array)]
-    for index, copy in zip(moved, place([constants[index] for index in moved])):
-        constants[index] = copy
-    table = (ctypes.c_uint64 * max(len(constants), 1))(*map(address_of, constants))
-    return constants, table
+def _apart(inputs: list[np.ndarray], written: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The inputs, but copies of those that lie in states that the run writes: a caller may have lent both."""
+    return [array.copy() if any(np.may_share_memory(array, state) for state in written) else array for array in inputs]
 
 
 def _deadline(time_limit: float | None) -> int:
