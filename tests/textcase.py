@@ -43,6 +43,7 @@ from relume.kernels import KERNELS
 from relume.ops import OPS
 from relume.program.text import parse_program, print_program
 from relume.program.types import Program
+from relume.runtime import Storage
 
 TOLERANCE = 1e-5
 """Of `~=`, relative to the largest expected value."""
@@ -303,7 +304,7 @@ def _ways(module: Module, fn: Function) -> Iterator[tuple[str, object]]:
         def compiled(inputs: list[np.ndarray], states: list[np.ndarray], level: int = level) -> list[np.ndarray]:
             exe = api.compile(fn, threads=1, optimize=level, check=True, cache=False)
             names = [state.name for state in fn.states]
-            storage = api.Storage(dict(zip(names, states))) if states else None
+            storage = Storage(dict(zip(names, states))) if states else None
             outputs = exe.run({value.name: array for value, array in zip(fn.inputs, inputs)}, states=storage)
             return [*(outputs[name] for name in fn.output_names), *(storage[name] for name in names if storage)]
 
