@@ -28,6 +28,10 @@ lint: $(VENV)/tested
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Random programs under every schedule and every aliasing, for a night: about ten minutes.
+fuzz: $(VENV)/tested
+	$(BIN)/python -m tests.fuzz --programs 2000 --schedules 8 --seed 0
+
 bench: $(VENV)/tested
 	$(BIN)/python benchmarks/kernels.py
 
