@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
-from machine import Kernels, Machine
+from machine import Kernels, Machine, Mismatch
 from random_functions import NODES as KINDS
 from random_functions import Draw, drawn
 
@@ -59,10 +59,6 @@ class Counts:
 
     def __str__(self) -> str:
         return ", ".join(f"{entry.name.replace('_', ' ')} {getattr(self, entry.name)}" for entry in fields(self))
-
-
-class Mismatch(AssertionError):
-    """A variant differs from the oracle, or the oracle from the reference."""
 
 
 @dataclass

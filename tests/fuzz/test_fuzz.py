@@ -19,5 +19,5 @@ def test_m12_no_schedule_and_no_aliasing_changes_a_bit(first: int) -> None:
         except Exception as error:
             raise AssertionError(report(fuzzer, seed)) from error
     assert fuzzer.counts.programs > PROGRAMS // 2
-    assert fuzzer.counts.aliasings > 4 * fuzzer.counts.programs, fuzzer.counts
+    assert fuzzer.counts.aliasings > 2 * fuzzer.counts.programs, fuzzer.counts  # There is something to choose.
     assert fuzzer.counts.multiple and fuzzer.counts.stateful, fuzzer.counts

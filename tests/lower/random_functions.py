@@ -147,7 +147,10 @@ class Draw:
             made.append(inner.apply(dice.choice(BINARY), dice.choice(made), dice.choice(made)))
         region = inner.graph(*made[-dice.randint(2, 3) :])
         operands = dict.fromkeys((x, y))
-        self.values.extend(self.build.emit(ops.fused, *operands, regions=(region,), kind="map"))
+        results = self.build.emit(ops.fused, *operands, regions=(region,), kind="map")
+        self.values.extend(results)
+        if self.dice.random() < 0.5:  # Else few programs need more than one of them.
+            self.emit(self.dice.choice(BINARY), *results[:2])
 
     def gather(self) -> None:
         x = self.pick()
