@@ -28,7 +28,7 @@ lint: $(VENV)/tested
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Random programs under every schedule and every aliasing, for a night: about ten minutes.
+# Random programs in several orders with every aliasing: for a night, or shorter with fewer --programs.
 fuzz: $(VENV)/tested
 	$(BIN)/python -m tests.fuzz --programs 2000 --schedules 8 --seed 0
 
