@@ -28,6 +28,10 @@ lint: $(VENV)/tested
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Random programs in several orders with every aliasing: for a night, or shorter with fewer --programs.
+fuzz: $(VENV)/tested
+	$(BIN)/python -m tests.fuzz --programs 2000 --schedules 8 --seed 0
+
 bench: $(VENV)/tested
 	$(BIN)/python benchmarks/kernels.py
 

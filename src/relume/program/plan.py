@@ -15,7 +15,7 @@ while its result is written needs all of this.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from relume.base.dims import Dim
@@ -25,6 +25,9 @@ from relume.program.types import IN, OUT, Instr, Program, Reused, Space, View
 
 Lifetime = tuple[int, int]
 """First and last position, both included."""
+
+Choose = Callable[[Sequence[int]], int | None]
+"""Picks one of the operands that a result may take over (there is at least one), or None for none of them."""
 
 
 def buffer_lifetimes(program: Program) -> dict[str, Lifetime]:
@@ -86,14 +89,25 @@ def same_places(a: View, b: View) -> bool:
     )
 
 
-def plan(program: Program, reuse: bool = True, seed: int | None = None) -> Program:
+def first_legal(operands: Sequence[int]) -> int:
+    """Takes every in-place chance, at the first operand that offers it."""
+    return operands[0]
+
+
+def random_choice(seed: int) -> Choose:
+    """Takes four chances of five, at a random operand."""
+    dice = random.Random(seed)
+    return lambda operands: dice.choice(operands) if dice.random() < 0.8 else None
+
+
+def plan(program: Program, reuse: bool = True, seed: int | None = None, choose: Choose = first_legal) -> Program:
     """The program with `allocations` for all arena buffers and the in-place decisions in `reused`.
 
-    `reuse=False` takes no optional one. With a `seed`, a random legal choice is taken instead of the first one, for
-    tests: all of them mean the same. Raises `CompileError` where a kernel must work in place and cannot.
+    `reuse=False` takes no optional one. `choose` decides each of them, or with a `seed` the dice do, for tests: all
+    legal choices mean the same. Raises `CompileError` where a kernel must work in place and cannot.
     """
     lives = buffer_lifetimes(program)
-    dice = None if seed is None else random.Random(seed)
+    choose = choose if seed is None else random_choice(seed)
     allocation = {name: name for name in lives}
     notes: list[Reused] = []
     for position, instr in enumerate(program.instrs):
@@ -120,11 +134,10 @@ def plan(program: Program, reuse: bool = True, seed: int | None = None) -> Progr
             if result in done:
                 continue
             legal = [c for c in choices if _obstacle(program, lives, position, result, c, choices, taken) is None]
-            if dice is not None:
-                legal = [dice.choice(legal)] if legal and dice.random() < 0.8 else []
-            if legal:
-                buffer = instr.operands[legal[0]].view.buffer
-                _take(instr, result, legal[0], f"{buffer} is dead after this", allocation, taken, notes)
+            operand = choose(legal) if legal else None
+            if operand is not None:
+                buffer = instr.operands[operand].view.buffer
+                _take(instr, result, operand, f"{buffer} is dead after this", allocation, taken, notes)
     return replace(program, allocations=allocation, reused=tuple(notes))
 
 
