@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from matching import has_checks, mismatch
-from relume import api, pipeline, reference
+from relume import Storage, api, pipeline, reference
 from relume.base import targets
 from relume.base.dtypes import DType
 from relume.base.errors import RelumeError
@@ -303,7 +303,7 @@ def _ways(module: Module, fn: Function) -> Iterator[tuple[str, object]]:
         def compiled(inputs: list[np.ndarray], states: list[np.ndarray], level: int = level) -> list[np.ndarray]:
             exe = api.compile(fn, threads=1, optimize=level, check=True, cache=False)
             names = [state.name for state in fn.states]
-            storage = api.Storage(dict(zip(names, states))) if states else None
+            storage = Storage(dict(zip(names, states))) if states else None
             outputs = exe.run({value.name: array for value, array in zip(fn.inputs, inputs)}, states=storage)
             return [*(outputs[name] for name in fn.output_names), *(storage[name] for name in names if storage)]
 
