@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from matching import has_checks, mismatch
-from relume import api, pipeline, reference
+from relume import Storage, api, pipeline, reference
 from relume.base import targets
 from relume.base.dtypes import DType
 from relume.base.errors import RelumeError

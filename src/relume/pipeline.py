@@ -73,13 +73,19 @@ def optimize(fn: Function, *, level: int = 1, check: bool = False, watch: Watch 
 
 
 def to_program(
-    fn: Function, target: Target, *, reuse: bool = True, requirements: Sequence[Requirement] = ()
+    fn: Function,
+    target: Target,
+    *,
+    order: str = "program",
+    reuse: bool = True,
+    requirements: Sequence[Requirement] = (),
 ) -> Program:
     """Lowers an optimised function, orders it, plans its memory, and verifies the result: in every build.
 
-    `requirements` are those of the function before passes: shapes that break them are never run.
+    `order` is one of `program.schedule.ORDERS`. `requirements` are those of the function before passes: shapes that
+    break them are never run.
     """
-    program = plan(schedule(lower(fn, target)), reuse=reuse)
+    program = plan(schedule(lower(fn, target), order), reuse=reuse)
     verify_program(program, requirements=requirements)
     return program
 

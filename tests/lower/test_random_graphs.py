@@ -15,7 +15,7 @@ from relume.graph.types import Function
 from relume.lower import lower
 from relume.passes.dce import dce
 from relume.passes.fuse import fuse
-from relume.program.plan import plan
+from relume.program.plan import SAMPLES, arena_bytes, plan
 from relume.program.schedule import schedule
 from relume.program.verify import verify
 from relume.reference import evaluate
@@ -27,9 +27,19 @@ def check(fn: Function, inputs: list[np.ndarray], states: list[np.ndarray], fuse
     graph = dce(fn.graph)
     program = lower(fn.with_graph(fuse(graph) if fused else graph), AVX2)
     verify(program)
-    for order, choice in (("program", None), ("random", None), ("random", seed), ("random", seed + 1)):
+    for order, choice in (
+        ("program", None),
+        ("memory", None),
+        ("random", None),
+        ("random", seed),
+        ("random", seed + 1),
+    ):
         planned = plan(schedule(program, order, seed + (choice or 0)), seed=choice)
         verify(planned)
+        if order == "program":
+            bytes_before = [arena_bytes(planned, sample) for sample in SAMPLES]
+        elif order == "memory":
+            assert all(now <= then for now, then in zip([arena_bytes(planned, s) for s in SAMPLES], bytes_before))
         got = interpreter.run(planned, inputs, states)
         agree(got[0], want[0])
         agree(got[1], want[1])

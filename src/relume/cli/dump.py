@@ -27,6 +27,7 @@ def dump(
     asm: Annotated[bool, typer.Option("--asm", help="the assembly of driver and kernels")] = False,
     optimize: Annotated[int, typer.Option(help="0 or 1")] = 1,
     reuse: Annotated[bool, typer.Option(help="let results take the memory of dying operands")] = True,
+    order: Annotated[str, typer.Option(help="of instructions: program, or memory for a small arena")] = "program",
     target: Annotated[str, typer.Option(help="host or the name of a target")] = "host",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
@@ -35,6 +36,8 @@ def dump(
         raise UsageError("choose one of --after, --program, --llvm and --asm")
     if after is not None and after not in pipeline.PASSES:
         raise UsageError(f"--after {after}: there is {', '.join(pipeline.PASSES)}")
+    if order not in ("program", "memory"):
+        raise UsageError(f"--order {order}: there is program and memory")
     module = api.load(model, states=states.read(state or []))
     where = targets.parse(target)
     texts = []
@@ -43,7 +46,7 @@ def dump(
         if after is not None or program or llvm or asm:
             optimized = pipeline.optimize(fn, level=optimize, watch=stages.__setitem__)
         if program or llvm or asm:
-            lowered = pipeline.to_program(optimized, where, reuse=reuse, requirements=requirements_of(fn))
+            lowered = pipeline.to_program(optimized, where, order=order, reuse=reuse, requirements=requirements_of(fn))
             emit = codegen.emit_llvm if llvm else codegen.emit_assembly
             texts.append(print_program(lowered) if program else emit(lowered, where))
         else:

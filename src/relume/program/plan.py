@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from relume.base import dims, intervals
 from relume.base.dims import Dim
 from relume.base.errors import CompileError
 from relume.program.text import print_instr
@@ -61,6 +62,25 @@ def sizes(program: Program) -> Mapping[str, Dim]:
     for name in buffer_lifetimes(program):
         found.setdefault(program.allocations.get(name, name), by_name[name].bytes)
     return found
+
+
+SAMPLES = (16, 67, 256)
+"""Open extents, where memory is compared before they are known: all symbols take the same value."""
+
+
+def at_sample(dim: Dim, sample: int) -> int:
+    """A size with every symbol at `sample`; 0 where that makes it negative or divides by zero (no run gets there)."""
+    try:
+        return max(0, dims.evaluate(dim, dict.fromkeys(dims.symbols(dim), sample)))
+    except ZeroDivisionError:
+        return 0
+
+
+def arena_bytes(program: Program, sample: int = SAMPLES[0]) -> int:
+    """The bytes of the arena of a planned program, with every symbol at `sample`."""
+    spans = lifetimes(program).values()
+    needed = [at_sample(size, sample) for size in sizes(program).values()]
+    return intervals.plan(needed, [first for first, _ in spans], [last for _, last in spans])[1]
 
 
 def shares(instr: Instr, result: int, operand: int) -> str | None:
