@@ -265,7 +265,14 @@ class Executable:
             raise InputError(
                 f"{self.name} has states, and none were given",
                 expected=", ".join(map(str, self.states)),
-                hint="make them with storage = Storage({name: array}) and call exe.run(inputs, states=storage)",
+                hint="make them with storage = relume.Storage({name: array}) and call exe.run(inputs, states=storage)",
+            )
+        if not isinstance(storage, Storage):
+            raise InputError(
+                f"the states of {self.name} are no Storage",
+                expected="a relume.Storage",
+                got=type(storage).__name__,
+                hint="make one with relume.Storage({name: array})",
             )
         for port, shape in zip(self.states, plan.states):
             if port.name not in storage:
