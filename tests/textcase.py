@@ -43,7 +43,6 @@ from relume.kernels import KERNELS
 from relume.ops import OPS
 from relume.program.text import parse_program, print_program
 from relume.program.types import Program
-from relume.runtime import Storage
 
 TOLERANCE = 1e-5
 """Of `~=`, relative to the largest expected value."""
