@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from relume.kernels.halo import border
 from relume.program.types import KernelDef, KernelSpec, Reuse
 
 
@@ -38,6 +39,7 @@ def kernel(name: str, **reuse: object) -> KernelDef:
 
 KERNELS = {
     "map": kernel("map", may_reuse=same_strides),
+    "halo": kernel("halo", border=border),
     "scatter": kernel("scatter", must_reuse=_onto_first),
     **{
         name: kernel(name)
@@ -50,7 +52,6 @@ KERNELS = {
             "reduce",
             "argmax",
             "gather",
-            "halo",
             "extents",
         )
     },

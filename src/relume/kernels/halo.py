@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from relume.base import dims
@@ -14,7 +15,7 @@ from relume.base.targets import BLOCK, Target
 from relume.kernels import elementwise
 from relume.kernels.ir import Int, Kernel, Reg
 from relume.kernels.nest import Axis, advance, estimate, is_empty, polled, unravel
-from relume.program.types import ConstReader, KernelDef, KernelSpec
+from relume.program.types import Border, ConstReader, KernelDef, KernelSpec, Param
 
 
 def emit(spec: KernelSpec, target: Target, constants: ConstReader, symbol: str) -> str:
@@ -68,4 +69,12 @@ def work(spec: KernelSpec) -> Dim:
     return n * blocks * lanes * (width * (top + bottom) + height * (left + right))
 
 
-HALO = KernelDef("halo", "Fills the border strips of a halo-padded blocked image in place.", emit, tasks, work)
+def border(params: Mapping[str, Param]) -> Border:
+    """The rows and columns around the image."""
+    top, left, bottom, right = cast("tuple[int, int, int, int]", params["pads"])
+    return ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0))
+
+
+HALO = KernelDef(
+    "halo", "Fills the border strips of a halo-padded blocked image in place.", emit, tasks, work, border=border
+)

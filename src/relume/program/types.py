@@ -245,6 +245,10 @@ Reuse = Mapping[int, tuple[int, ...]]
 """For each `out` operand, by index: the `in` operands that it may (or must) share memory with."""
 
 
+Border = tuple[tuple[int, int], ...]
+"""The width of a border along each axis: before, after."""
+
+
 def _nothing(spec: KernelSpec) -> Reuse:
     return {}
 
@@ -270,6 +274,8 @@ class KernelDef:
     """Estimated floating-point operations (or elements moved) of a whole call, over e0, e1 ..."""
     may_reuse: Callable[[KernelSpec], Reuse] = _nothing
     must_reuse: Callable[[KernelSpec], Reuse] = _nothing
+    border: Callable[[Mapping[str, Param]], Border] | None = None
+    """For a kernel that writes the border of its `inout` view alone, and leaves the inside as it is: how wide it is."""
 
     def __str__(self) -> str:
         return self.name

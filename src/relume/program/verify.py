@@ -14,8 +14,8 @@ What holds in every program:
 5.  **Versions.** Each view of a state's buffer names the version that it finds there: how many instructions wrote the
     buffer before. So whoever reads a version runs before the instruction that consumes it.
 6.  **Written before read.** Every element that an instruction reads was written by an earlier one (inputs, states,
-    constants and counters are from the start). `halo` alone is `inout` without reading: it writes the border of its
-    view, and needs the inside written.
+    constants and counters are from the start). A kernel with a `border` is `inout` without reading: it writes the
+    border of its view, and needs the inside written.
 7.  **Outputs** are written completely by the end.
 8.  **One reader at a time.** Within an instruction, what is written overlaps what is read only where the kernel allows
     it (`may_reuse` or `must_reuse`), and then both are the same view; two results never overlap.
@@ -217,16 +217,19 @@ class _Touch:
         self.offset = value(view.offset)
         self.extents, self.strides = [value(dim) for dim in view.dims], [value(stride) for stride in view.strides]
         self.footprint = footprint_of(self.offset, self.extents, self.strides)
+        self.border = instr.kernel.border(instr.params) if instr.kernel.border else None
 
     def written(self) -> list[Footprint]:
-        """The parts that the instruction writes: all of the view, but for `halo` its border only."""
+        """The parts that the instruction writes: all of the view, or its border only."""
         if self.footprint is None or self.operand.access == IN:
             return []
-        if self.instr.kernel.name != "halo":
+        if self.border is None:
             return [self.footprint]
-        top, left, bottom, right = _pads(self.instr)
-        height, width = self.extents[2], self.extents[3]
-        strips = ((2, 0, top), (2, height - bottom, height), (3, 0, left), (3, width - right, width))
+        strips = [
+            strip
+            for axis, (before, after) in enumerate(self.border)
+            for strip in ((axis, 0, before), (axis, self.extents[axis] - after, self.extents[axis]))
+        ]
         return [part for strip in strips if (part := self._strip(*strip)) is not None]
 
     def _strip(self, axis: int, low: int, high: int) -> Footprint | None:
@@ -235,21 +238,14 @@ class _Touch:
         return footprint_of(self.offset + low * self.strides[axis], extents, self.strides)
 
     def read(self) -> Footprint | None:
-        """The part that the instruction needs to be written: for `halo`, the inside."""
+        """The part that must have been written before: all of the view, or what lies inside its border."""
         if self.operand.access == OUT or self.footprint is None:
             return None
-        if self.instr.kernel.name != "halo":
+        if self.border is None:
             return self.footprint
-        top, left, bottom, right = _pads(self.instr)
-        extents = list(self.extents)
-        extents[2] -= top + bottom
-        extents[3] -= left + right
-        return footprint_of(self.offset + top * self.strides[2] + left * self.strides[3], extents, self.strides)
-
-
-def _pads(instr: Instr) -> tuple[int, int, int, int]:
-    """Top, left, bottom and right of a `halo`."""
-    return instr.params["pads"]  # type: ignore[return-value]
+        extents = [extent - sum(widths) for extent, widths in zip(self.extents, self.border)]
+        start = sum(before * stride for (before, _), stride in zip(self.border, self.strides))
+        return footprint_of(self.offset + start, extents, self.strides)
 
 
 def _check_geometry(program: Program, value: _Binding, offsets: Mapping[str, int] | None) -> bool:
