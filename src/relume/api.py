@@ -22,11 +22,17 @@ if TYPE_CHECKING:
     import onnx
 
 
-def load(source: str | Path | bytes | onnx.ModelProto, *, states: Mapping[str, str] | None = None) -> Module:
+def load(
+    source: str | Path | bytes | onnx.ModelProto,
+    *,
+    states: Mapping[str, str] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
+) -> Module:
     """Reads a model: an ONNX file, its bytes, an `onnx.ModelProto`, or a `.rlm` text file.
 
     `states` says which outputs are the next value of which inputs (`{"h_in": "h_out"}`): each such input becomes a
-    state, which lives in a `Storage` between calls, and the output disappears.
+    state, which lives in a `Storage` between calls, and the output disappears. `values` fixes inputs of an ONNX model:
+    they become constants. That is needed where extents depend on their elements; `UnsupportedError.values` names them.
 
     Raises `InputError` where the file cannot be read, `ModelError` where it is malformed, `UnsupportedError` listing
     every node that is not supported, and `LimitError` where it asks for more than the documented limits.
@@ -36,11 +42,13 @@ def load(source: str | Path | bytes | onnx.ModelProto, *, states: Mapping[str, s
             module = parse(_read(Path(source)).decode(), source=Path(source).name)
         except UnicodeDecodeError as error:
             raise ModelError("the file is not text in UTF-8", where=source, got=error.reason) from None
+        if values:
+            raise InputError("a model in text form has no values to fix", where=source, hint="write them as constants")
     else:
         # onnx takes a quarter of a second to import: only who loads ONNX pays for it.
         from relume.frontends import onnx as frontend
 
-        module = frontend.load(source)
+        module = frontend.load(source, values=values)
     return module.with_function(with_states(module.main, states)) if states else module
 
 

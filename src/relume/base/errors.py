@@ -44,11 +44,19 @@ class ModelError(RelumeError):
 class UnsupportedError(RelumeError):
     """The model is legal, but parts of it are not supported yet. `nodes` lists every one of them.
 
-    Each entry is (place, op, reason).
+    Each entry is (place, op, reason). `values` names inputs that extents depend on: with their values given at import
+    (`relume.load(..., values=...)`) more is supported.
     """
 
-    def __init__(self, what: str, nodes: tuple[tuple[str, str, str], ...] = (), **kwargs: object) -> None:
-        self.nodes = nodes
+    def __init__(
+        self,
+        what: str,
+        nodes: tuple[tuple[str, str, str], ...] = (),
+        *,
+        values: tuple[str, ...] = (),
+        **kwargs: object,
+    ) -> None:
+        self.nodes, self.values = nodes, values
         if nodes:
             what += "".join(f"\n    {place}: {op}: {reason}" for place, op, reason in nodes)
         super().__init__(what, **kwargs)  # type: ignore[arg-type]

@@ -114,7 +114,10 @@ class Call:
 
     def content(self, value: Value) -> Content | None:
         """The elements of `value` where they are known: numbers and dims."""
-        return self.emitter.contents.of(value)
+        content = self.emitter.contents.of(value)
+        if content is None:
+            self.emitter.contents.missed.append(value)
+        return content
 
     def dims(self, value: Value, role: str) -> tuple[Dim, ...]:
         """The elements of a vector that says where or how large: `role` names it in messages."""

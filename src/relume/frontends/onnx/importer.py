@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, TensorProto
 
-from relume.base.errors import LimitError, ModelError, UnsupportedError
+from relume.base.errors import InputError, LimitError, ModelError, UnsupportedError
 from relume.base.locations import Location
 from relume.frontends.onnx import attributes, functions, schemas, tensors
 from relume.frontends.onnx.calls import TRANSLATORS, Call, NotTranslated, Results
@@ -27,7 +27,7 @@ from relume.frontends.onnx.external import Folder
 from relume.frontends.onnx.frames import Frame, Missing, Problem
 from relume.frontends.onnx.limits import MAX_GENERATED
 from relume.frontends.onnx.shapes import Contents, is_numeric
-from relume.frontends.onnx.structure import Document, FunctionDef, GraphDef, NodeDef, Ref, live
+from relume.frontends.onnx.structure import Declared, Document, FunctionDef, GraphDef, NodeDef, Ref, live
 from relume.frontends.onnx.symbols import Symbols
 from relume.graph import sites
 from relume.graph.builder import Builder
@@ -42,8 +42,12 @@ class _Reported(Exception):
 class Importer:
     """Imports one document. It is the `Emitter` of the calls that translators see."""
 
-    def __init__(self, document: Document, ops: Mapping[str, OpDef]) -> None:
+    def __init__(
+        self, document: Document, ops: Mapping[str, OpDef], values: Mapping[str, np.ndarray] | None = None
+    ) -> None:
         self.contents = Contents()
+        self._values = dict(values or {})
+        self._needed: dict[str, None] = {}  # Inputs whose values would make more extents known.
         self._document = document
         self._ops = ops
         self._file = document.raw.file
@@ -51,12 +55,13 @@ class Importer:
         self._problems: dict[Problem, None] = {}  # In order, each once.
         self._names: dict[Value, str] = {}
         self._generated = 0
-        self._frame = Frame(Builder(), document.opsets, "")
+        self._builder = Builder()
+        self._frame = Frame(self._builder, document.opsets, "")
 
     def module(self) -> Module:
         """The module with its one function `main`. Raises `ModelError`, `UnsupportedError`, `LimitError`."""
         graph = self._document.graph
-        frame = Frame(Builder(), self._document.opsets, "", constants=graph.constants, declared=graph.declared)
+        frame = Frame(self._builder, self._document.opsets, "", constants=graph.constants, declared=graph.declared)
         self._frame = frame
         self._inputs(graph, frame)
         if len(set(graph.outputs)) != len(graph.outputs):
@@ -66,7 +71,10 @@ class Importer:
             raise UnsupportedError(
                 f"{self._file}: {len(self._problems)} part(s) of the model are not supported",
                 tuple(self._problems),
-                hint="export the model without these operators; docs/limits.md says what is missing",
+                values=tuple(self._needed),
+                hint=f"fix the values of {', '.join(self._needed)}: relume.load(..., values={{name: array}})"
+                if self._needed
+                else "export the model without these operators; docs/limits.md says what is missing",
             )
         used = self._finish(frame.builder, tuple(value for value in results if isinstance(value, Value)))
         function = Function("main", used, 0, graph.outputs)
@@ -77,11 +85,19 @@ class Importer:
         free = [name for name in graph.inputs if name not in graph.constants]
         declared = [graph.declared[name] for name in free]
         symbols = Symbols(dim for entry in declared for dim in entry.dims or () if isinstance(dim, str))
+        for name in self._values:
+            if name not in free:
+                raise InputError(
+                    f"there is no input {name!r} to fix", where=self._file, expected=", ".join(free), got=name
+                )
         for entry in declared:
             if entry.dtype is None or entry.dims is None:
                 problem = (f"input {entry.name!r}", entry.kind, "an input is a tensor with a known type and rank")
                 self._problems[problem] = None
                 frame.values[entry.name] = Missing()
+                continue
+            if entry.name in self._values:
+                frame.values[entry.name] = _fixed(entry, self._values[entry.name])
                 continue
             dims = symbols.dims(entry.name, entry.dims)
             frame.values[entry.name] = frame.builder.param(Tensor(entry.dtype, dims), entry.name)
@@ -138,12 +154,16 @@ class Importer:
             return
         inputs = tuple(value for value in values if not isinstance(value, Missing))
         builder = frame.builder
+        self.contents.missed.clear()
         try:
             with builder.at(Location(self._file.replace(":", "_"), place)):
                 results = self._translate(node, inputs, frame)
         except _Reported:
             self._define(node, (), frame, Missing())
         except NotTranslated as problem:
+            if builder is self._builder:  # Inside a region parameters are not inputs.
+                for value in self.contents.missed:
+                    self._needed.update(dict.fromkeys(_fixable(value, builder)))
             self._problems[place, node.title, problem.reason] = None
             self._define(node, (), frame, Missing())
         except InferError as error:
@@ -410,6 +430,33 @@ class Importer:
             context=f"{frame.around()}\ninputs of {node.name}: {', '.join(kinds) or 'none'}",
             hint="the model is inconsistent here: correct the node, or export the model again",
         )
+
+
+def _fixed(entry: Declared, array: np.ndarray) -> Constant:
+    """The constant that stands for an input. Raises `InputError` where the array does not fit the declaration."""
+    data, dims = np.asarray(array), entry.dims or ()
+    fits = data.ndim == len(dims) and all(
+        not isinstance(dim, int) or dim == extent for dim, extent in zip(dims, data.shape)
+    )
+    if entry.dtype is None or data.dtype != entry.dtype.numpy or not fits:
+        raise InputError(
+            f"this value does not fit the input {entry.name!r}",
+            expected=f"{entry.dtype}[{','.join(str(dim or '?') for dim in dims)}]",
+            got=f"{data.dtype}{list(data.shape)}",
+        )
+    return Constant.of(np.array(data), entry.name)  # A copy: the constant must not change with the caller's array.
+
+
+def _fixable(value: Value, builder: Builder) -> tuple[str, ...]:
+    """The inputs that a value is computed from, if all of them are scalars or vectors: data like extents and axes."""
+    wanted, used = {value}, []
+    for node in reversed(builder.nodes):
+        if any(result in wanted for result in node.results):
+            wanted.update(node.operands)
+    for param in builder.params:
+        if param in wanted:
+            used.append(param)
+    return tuple(param.name for param in used) if all(len(param.dims) <= 1 for param in used) else ()
 
 
 def _without_idle_captures(captures: list[Value], regions: list[Graph]) -> tuple[list[Value], list[Graph]]:

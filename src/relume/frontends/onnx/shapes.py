@@ -34,6 +34,8 @@ class Contents:
 
     def __init__(self) -> None:
         self._known: dict[Value, Content] = {}
+        self.missed: list[Value] = []
+        """Values that were asked for in vain, since the importer last cleared the list."""
 
     def of(self, value: Value) -> Content | None:
         """The elements of `value`; None where they depend on data, or are too many to follow."""
