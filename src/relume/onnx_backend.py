@@ -81,11 +81,14 @@ class Prepared(BackendRep):  # type: ignore[misc]
 
 
 class RelumeBackend(Backend):  # type: ignore[misc]
-    """Compiles models for the processor of this machine. Options of `prepare` and of the others go to `relume.compile`."""
+    """Compiles models for the processor of this machine. Options of its methods go to `relume.compile`."""
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
-        """Loads and compiles a model. Raises `UnsupportedError` for another device, and what `relume.compile` raises."""
+        """Loads and compiles a model.
+
+        Raises `UnsupportedError` for another device, and what `relume.load` and `relume.compile` raise.
+        """
         if not cls.supports_device(device):
             raise UnsupportedError(f"there is no device {device!r}", expected="CPU", got=device)
         return Prepared(model, kwargs)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import suite  # noqa: E402
+import suite
 
 
 def main() -> int:

@@ -88,7 +88,7 @@ def _shipped() -> Iterator[Case]:
 
 
 def _light() -> Iterator[Case]:
-    """The light models: their weights are made by nodes, and their outputs say little. Inputs as upstream makes them."""
+    """The light models: their weights are made by nodes, their outputs say little. Inputs as upstream makes them."""
     for file in sorted((DATA / "light").glob("light_*.onnx")):
         model = onnx.load(file)
         stored = {tensor.name for tensor in model.graph.initializer}

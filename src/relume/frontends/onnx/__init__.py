@@ -35,7 +35,8 @@ def load(
     folder, and is mapped, not read). Initializers are constants, whether or not they are also listed as inputs.
     Unknown extents become symbols, so one module serves all shapes. Inputs named in `values` become constants.
 
-    Raises `InputError` (no such file, a value that does not fit its input), `ModelError` (the file is malformed; the text names the place),
+    Raises `InputError` (no such file, a value that does not fit its input), `ModelError` (the file is malformed; the
+    text names the place),
     `UnsupportedError` (`nodes` lists every node that has no translation, `values` the inputs whose values would help),
     `LimitError` (too deep, too many nodes, a tensor too large).
     """
