@@ -23,6 +23,7 @@ from relume.passes.decompose import decompose
 from relume.passes.fold import fold
 from relume.passes.fuse import fuse
 from relume.passes.layout import layout
+from relume.passes.widen import widen
 from relume.program.plan import plan
 from relume.program.schedule import schedule
 from relume.program.types import Program
@@ -39,7 +40,8 @@ class Row:
 
 
 TABLE: tuple[Row, ...] = (
-    Row(decompose, "first: every later pass and the lowering see simple ops only"),
+    Row(widen, "before decompose: what a composite is made of is then computed in f32 throughout"),
+    Row(decompose, "early: every later pass and the lowering see simple ops only"),
     Row(fold, "turns what batch norms are made of into constants, which canonicalize then moves into convolutions"),
     Row(canonicalize, "before layout, which looks for one form of each thing"),
     Row(cse, "after canonicalize, which makes equal things look equal"),

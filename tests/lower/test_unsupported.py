@@ -11,7 +11,7 @@ from relume.lower import lower
 from relume.ops import OPS
 
 MANY = """
-func @main(%x : f32[N,4], %i : i32[4,4], %h : f16[4,4]) states(%s : f32[K]) {
+func @main(%x : f32[N,4], %i : bf16[4,4], %h : f16[4,4]) states(%s : f32[K]) {
   %q = softmax(%x, axis=1)   // net.onnx:Softmax_1
   %y = relu(%q)
   %m = matmul(%i, %i)
@@ -29,7 +29,7 @@ def test_every_node_is_listed() -> None:
     assert error.value.nodes == (
         ("%s", "parameter", "no input has the extent K as an axis of its own"),
         ("net.onnx:Softmax_1", "softmax", "no kernel for it yet"),
-        ("%m", "matmul", "no kernel does this for i32, only for f32, f64"),
+        ("%m", "matmul", f"no kernel does this for bf16, only for {numbers}"),
         ("net.onnx:Sum_2", "reduce_sum", f"no kernel does this for f16, only for {numbers}"),
     )
     assert "4 nodes cannot be compiled" in str(error.value)

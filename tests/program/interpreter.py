@@ -128,6 +128,11 @@ def _matmul_packed(inputs, params, outputs, scalars):
     return _body([_reference("matmul_packed", [a, panels], n=outputs[0].shape[-1]), *extras], params, outputs[0].shape)
 
 
+def _dot(inputs, params, outputs, scalars):
+    a, b, *extras = inputs
+    return _body([_reference("matmul", [a, b]), *extras], params, outputs[0].shape)
+
+
 def _conv(op):
     def kernel(inputs, params, outputs, scalars):
         x, weights, *extras = inputs
@@ -143,12 +148,11 @@ def _conv(op):
 
 def _window(inputs, params, outputs, scalars):
     (x,) = inputs
-    attrs = {name: params[name] for name in ("window", "strides", "pads", "dilations", "blocked")}
-    if params["kind"] == "avg":
-        attrs["count_pads"] = params["count_pads"]
+    op = OPS[f"{params['kind']}_pool"]
+    attrs = {attr.name: params[attr.name] for attr in op.attrs if attr.name != "ceil"}
     # Whether the last window was cut off shows in the extents.
     for ceil in (False, True):
-        found = _reference(f"{params['kind']}_pool", [x], ceil=ceil, **attrs)
+        found = _reference(op.name, [x], ceil=ceil, **attrs)
         if found.shape == outputs[0].shape:
             return [found]
     raise AssertionError("no such window")
@@ -195,6 +199,7 @@ def _halo(x: np.ndarray, params: Mapping[str, object]) -> None:
 KERNELS = {
     "map": _map,
     "matmul_packed": _matmul_packed,
+    "dot": _dot,
     "conv_plain": _conv("conv"),
     "conv_blocked": _conv("conv_blocked"),
     "depthwise_blocked": _conv("depthwise_blocked"),

@@ -12,6 +12,7 @@ from relume.kernels.argmax import ARGMAX
 from relume.kernels.conv import CONV_BLOCKED
 from relume.kernels.conv_plain import CONV_PLAIN
 from relume.kernels.depthwise import DEPTHWISE_BLOCKED
+from relume.kernels.dot import DOT
 from relume.kernels.extents import EXTENTS
 from relume.kernels.gather import GATHER
 from relume.kernels.halo import HALO
@@ -36,6 +37,7 @@ KERNELS: Mapping[str, KernelDef] = MappingProxyType(
             HALO,
             EXTENTS,
             MATMUL_PACKED,
+            DOT,
             CONV_BLOCKED,
             DEPTHWISE_BLOCKED,
             CONV_PLAIN,

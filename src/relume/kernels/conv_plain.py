@@ -2,7 +2,8 @@
 
 y[n, o, p...] = sum over (c, k...) of x[n, group of o, c, p*stride - pad + k*dilation ...] * w[o, c, k...]
 
-Every element is one chain of fused multiply-adds from 0, ascending in (c, k...), over the positions that lie inside x.
+Every element is one chain of fused multiply-adds from 0, ascending in (c, k...), over the positions that lie inside x;
+integers wrap around.
 Padding is not in memory: the kernel range of each axis is clamped once per output row, and on the last axis the
 outputs whose kernel lies wholly inside run in vectors, the few at the edges one by one. So no element is tested.
 
@@ -85,8 +86,8 @@ def _check(spec: KernelSpec) -> None:
     if len(spec.operands) < 3 or spec.operands[-1].access == IN:
         raise CompileError(f"{spec.kernel} takes an input, weights, extras, and outputs", got=str(spec))
     x, w = spec.operands[:2]
-    if x.dtype is not w.dtype or x.dtype.name not in ("f32", "f64"):
-        raise CompileError(f"{spec.kernel} multiplies f32 or f64", got=f"{x.dtype} by {w.dtype}")
+    if x.dtype is not w.dtype or x.dtype.name in ("f16", "bf16", "bool"):
+        raise CompileError(f"{spec.kernel} multiplies f32, f64 or integers", got=f"{x.dtype} by {w.dtype}")
     rank = len(x.dims) - 2
     for name, count in (("strides", rank), ("dilations", rank), ("pads", 2 * rank)):
         value = spec[name]
@@ -204,7 +205,9 @@ class _Plain:
             f.barrier()
             places = (f.address(w, f.mul(t, self.w_strides[0]), self.size) for t in range(self.channels))
             weights = [f.splat(f.load(self.type, place, self.size), lanes) for place in places]
-            return [f.fma(factor, weight, value) for weight, value in zip(weights, sums)]
+            if self.type in ("float", "double"):
+                return [f.fma(factor, weight, value) for weight, value in zip(weights, sums)]
+            return [f.binary("add", f.binary("mul", factor, weight), value) for weight, value in zip(weights, sums)]
 
         def step(i: Int, values: list[Reg]) -> list[Reg]:
             x_here = f.address(x, f.mul(i, x_steps[0]), self.size)

@@ -236,7 +236,9 @@ class Function:
         return Reg(str(value) if count == 1 else f"<{', '.join([f'{element(type_)} {value}'] * count)}>", type_)
 
     def zero(self, type_: str) -> Reg:
-        return Reg("zeroinitializer", type_) if type_.startswith("<") else self.constant(0.0, type_)
+        if type_.startswith("<"):
+            return Reg("zeroinitializer", type_)
+        return self.int_constant(0, type_) if type_.startswith("i") else self.constant(0.0, type_)
 
     def splat(self, scalar: Reg, count: int) -> Reg:
         """All lanes equal to `scalar`."""

@@ -1,4 +1,4 @@
-"""`window`: the maximum or mean under windows that slide over the spatial axes of [N, C, *spatial] (plain) or
+"""`window`: the maximum, sum or mean under windows that slide over the spatial axes of [N, C, *spatial] (plain) or
 [N, CB, *spatial, 16] (blocked: sixteen channels at once).
 
 Each window is clamped to the data beforehand, so padding is never read. Taps are met in ascending order and summed one
@@ -40,13 +40,15 @@ class _Geometry:
         self.before, self.after = pads[: self.rank], pads[self.rank :]
         self.blocked, self.count_pads = bool(spec["blocked"]), bool(spec["count_pads"])
         self.kind = str(spec["kind"])
+        self.column_major = self.kind == "argmax" and bool(spec["column_major"])
         x, y = spec.operands[0], spec.operands[-1]
         self.dtype = x.dtype
-        if self.kind not in ("max", "avg") or self.dtype.name in ("bool", "f16", "bf16"):
+        if self.kind not in ("max", "avg", "sum", "argmax") or self.dtype.name in ("bool", "f16", "bf16"):
             got = f"{self.kind} of {x.dtype}"
-            raise CompileError("a window without code", expected="max or avg of numbers", got=got)
-        if self.kind == "avg" and not self.dtype.is_float:
-            raise CompileError("the mean under a window is for floats", got=self.dtype, hint="cast first")
+            raise CompileError("a window without code", expected="max, argmax, sum or avg of numbers", got=got)
+        if self.kind in ("avg", "sum") and not self.dtype.is_float:
+            raise CompileError("the mean and the sum under a window are for floats", got=self.dtype, hint="cast first")
+        self.planes = y.dims[1]
         if self.count_pads and len(self.after) != self.rank and self.kind == "avg":
             raise CompileError("counting padding needs all pads", expected=2 * self.rank, got=len(pads))
         lanes = (x.strides[-1], y.strides[-1]) if self.blocked else (1, 1)
@@ -81,14 +83,19 @@ def emit(spec: KernelSpec, target: Target, constants: ConstReader, symbol: str) 
     f = Kernel(symbol, spec.extents)
     if any(extent == 0 for extent in spec.operands[-1].dims):
         return f.finish()
-    size = g.dtype.bytes
+    size, out = g.dtype.bytes, spec.operands[-1].dtype.bytes
 
     def leaf(at: list[Reg], indices: list[Int], low: Int, high: Int) -> None:
         with g.tasks.innermost(f, low, high) as loop:
-            x, y = advance(f, at, [size, size], g.tasks.axes[-1], loop.i)
-            _one(f, g, x, y, [*indices[2:], loop.i])
+            x, y = advance(f, at, [size, out], g.tasks.axes[-1], loop.i)
+            place = [*indices[2:], loop.i]
+            if g.kind == "argmax":
+                plane = f.add(f.mul(indices[0], f.dim(g.planes, f.extents)), indices[1])
+                _where(f, g, x, y, plane, [_spatial_tap(f, g, axis, index) for axis, index in enumerate(place)])
+            else:
+                _one(f, g, x, y, place)
 
-    g.tasks.emit(f, [f.operand(0), f.operand(len(spec.operands) - 1)], [size, size], leaf)
+    g.tasks.emit(f, [f.operand(0), f.operand(len(spec.operands) - 1)], [size, out], leaf)
     return f.finish()
 
 
@@ -138,6 +145,44 @@ def _under(f: Kernel, g: _Geometry, x: Reg, y: Reg, taps: Sequence[_Taps]) -> No
     f.store(value, y, size)
 
 
+def _where(f: Kernel, g: _Geometry, x: Reg, y: Reg, plane: Int, taps: Sequence[_Taps]) -> None:
+    """Stores the place of the largest element of one window, in the tensor flattened; -1 for a window on nothing."""
+    size = g.dtype.bytes
+    strides = [f.dim(stride, f.extents) for stride in g.x_strides]
+    extents = [f.dim(extent, f.extents) for extent in g.data]
+    inside = [product(f, extents[:axis] if g.column_major else extents[axis + 1 :]) for axis in range(g.rank)]
+
+    def along(axis: int, pointer: Reg, position: Int, carried: list[Reg]) -> list[Reg]:
+        best, where = carried
+        if axis == g.rank:
+            value = f.load(best.type, pointer, size)
+            if g.dtype.is_float:  # Larger, or unordered, unless a NaN has been found already.
+                larger = f.binary("and", f.fcompare("ugt", value, best), f.fcompare("ord", best, best))
+            else:
+                larger = f.icompare("sgt" if g.dtype.is_signed else "ugt", value, best)
+            larger = f.binary("or", larger, f.compare("slt", where, 0))
+            here = f.int_constant(position, "i64") if isinstance(position, int) else position
+            return [f.select(larger, value, best), f.select(larger, here, where)]
+        start, low, high = taps[axis]
+        with f.loop(low, high, carry=carried) as loop:
+            place = f.add(start, f.mul(loop.i, g.dilations[axis]))
+            there = f.address(pointer, f.mul(place, strides[axis]), size)
+            loop.next = along(axis + 1, there, f.add(position, f.mul(place, inside[axis])), loop.carried)
+        return loop.results
+
+    first = f.mul(plane, product(f, extents))
+    empty = [neutral(f, "max", g.dtype, 1), f.int_constant(-1, "i64")]
+    f.store(along(0, x, first, empty)[1], y, 8)
+
+
+def product(f: Kernel, factors: Sequence[Int]) -> Int:
+    """The product of integers; 1 for none."""
+    total: Int = 1
+    for factor in factors:
+        total = f.mul(total, factor)
+    return total
+
+
 def _count(f: Kernel, g: _Geometry, taps: Sequence[_Taps]) -> Reg:
     """How many elements the mean is over, as a float in every lane."""
     total: Int = 1
@@ -164,7 +209,7 @@ def work(spec: KernelSpec) -> Dim:
 
 WINDOW = KernelDef(
     "window",
-    "Max or average pooling, plain or with blocked channels; padding is never read.",
+    "Max, argmax, sum or average pooling, plain or with blocked channels; padding is never read.",
     emit,
     tasks,
     work,

@@ -8,7 +8,7 @@ from typing import Any
 from relume.base.dims import Dim
 from relume.lower.elementwise import run_with_epilogue
 from relume.lower.groups import Group
-from relume.lower.lowering import FLOATS, Lower, Lowering, NotSupported, conv_pads, want_block, want_dtype
+from relume.lower.lowering import FLOATS, NUMBERS, Lower, Lowering, NotSupported, conv_pads, want_block, want_dtype
 from relume.program.types import View
 
 
@@ -46,7 +46,7 @@ def blocked(low: Lowering, group: Group) -> None:
 def plain(low: Lowering, group: Group) -> None:
     """Any rank and group count, right first."""
     x, weights = group.operands[:2]
-    want_dtype(x, FLOATS)
+    want_dtype(x, NUMBERS)
     params = _params(group, "strides", "pads", "dilations", "groups")
     run_with_epilogue(low, "conv_plain", group, [low.view(x), low.view(weights)], _bias(low, group), **params)
 

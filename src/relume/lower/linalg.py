@@ -10,7 +10,7 @@ from relume.graph.types import Value
 from relume.lower import views
 from relume.lower.elementwise import run_with_epilogue
 from relume.lower.groups import Group
-from relume.lower.lowering import FLOATS, Lower, Lowering, want_block, want_dtype
+from relume.lower.lowering import FLOATS, NUMBERS, Lower, Lowering, want_block, want_dtype
 from relume.lower.shape import pack_into
 from relume.program.types import View
 
@@ -24,9 +24,17 @@ def matmul_packed(low: Lowering, group: Group) -> None:
 
 
 def matmul(low: Lowering, group: Group) -> None:
-    """The right side is copied into panels of 16 columns, padded with zeros: [.., K, N] -> [.., N / 16, K, 16]."""
+    """The right side is copied into panels of 16 columns, padded with zeros: [.., K, N] -> [.., N / 16, K, 16].
+
+    Integers are multiplied as they lie.
+    """
     a, b = group.operands
-    want_dtype(a, FLOATS)
+    want_dtype(a, NUMBERS)
+    if not a.dtype.is_float:
+        *outer, _, _ = group.targets[0].dims
+        factors = [views.broadcast(low.view(value), (*outer, *value.dims[-2:])) for value in (a, b)]
+        run_with_epilogue(low, "dot", group, factors)
+        return
     *batch, k, n = b.dims
     rank = len(batch)
     panels = low.temporary(f"{b.name}.panels", b.dtype, (*batch, dims.ceildiv(n, BLOCK), k, BLOCK))

@@ -12,11 +12,14 @@ from relume.program.types import Param
 
 
 def pool(low: Lowering, group: Group) -> None:
-    """`max_pool` and `avg_pool`. Whether the last window is cut off (`ceil`) shows in the result's extents."""
+    """The pools. Whether the last window is cut off (`ceil`) shows in the result's extents."""
     x, kind = group.operands[0], group.op.removesuffix("_pool")
-    params = {name: cast(Param, attr(group, name)) for name in ("window", "strides", "pads", "dilations", "blocked")}
+    params = {name: cast(Param, attr(group, name)) for name in ("window", "strides", "pads", "dilations")}
     params["count_pads"] = kind == "avg" and bool(attr(group, "count_pads"))
-    want_dtype(x, FLOATS if kind == "avg" else NUMBERS)
+    params["blocked"] = kind != "argmax" and bool(attr(group, "blocked"))
+    if kind == "argmax":
+        params["column_major"] = bool(attr(group, "column_major"))
+    want_dtype(x, NUMBERS if kind in ("max", "argmax") else FLOATS)
     if params["blocked"]:
         want_block(x)
     # Blocked channels are neighbours: the kernel takes them as vectors.
@@ -24,4 +27,4 @@ def pool(low: Lowering, group: Group) -> None:
     low.run("window", [source], [low.result(group.targets[0])], kind=kind, **params)
 
 
-LOWERINGS: Mapping[str, Lower] = {"max_pool": pool, "avg_pool": pool}
+LOWERINGS: Mapping[str, Lower] = {"max_pool": pool, "argmax_pool": pool, "avg_pool": pool, "sum_pool": pool}

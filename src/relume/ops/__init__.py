@@ -65,7 +65,7 @@ from relume.ops.random import random_uniform
 from relume.ops.reduce import argmax, reduce_max, reduce_mean, reduce_min, reduce_sum
 from relume.ops.shape import broadcast, concat, extents, pack, pad, reshape, slice_, transpose, unpack
 from relume.ops.state import scatter_add, scatter_update, state_read, state_write
-from relume.ops.window import avg_pool, max_pool
+from relume.ops.window import argmax_pool, avg_pool, max_pool, sum_pool
 
 FAMILIES: tuple[ModuleType, ...] = (
     elementwise,
@@ -87,11 +87,11 @@ OPS: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in FAMILIES 
 
 __all__ = [
     "FAMILIES", "OPS",
-    "abs_", "add", "and_", "argmax", "avg_pool", "batch_norm", "broadcast", "cast", "ceil", "concat", "conv",
-    "conv_blocked", "depthwise_blocked", "dequantize", "div", "equal", "erf", "exp", "extents", "floor",
+    "abs_", "add", "and_", "argmax", "argmax_pool", "avg_pool", "batch_norm", "broadcast", "cast", "ceil", "concat",
+    "conv", "conv_blocked", "depthwise_blocked", "dequantize", "div", "equal", "erf", "exp", "extents", "floor",
     "fused", "gather", "gelu", "greater", "if_", "layer_norm", "less", "log", "loop", "matmul", "matmul_packed",
     "max_", "max_pool", "min_", "mul", "neg", "not_", "or_", "pack", "pad", "pow_", "quantize",
     "random_uniform", "reciprocal", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "relu", "reshape",
     "round_", "scatter_add", "scatter_update", "select", "sigmoid", "sign", "slice_", "softmax", "sqrt", "state_read",
-    "state_write", "sub", "tanh", "transpose", "unpack",
+    "state_write", "sub", "sum_pool", "tanh", "transpose", "unpack",
 ]  # fmt: skip

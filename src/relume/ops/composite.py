@@ -211,6 +211,14 @@ def _batch_norm(*arrays: np.ndarray, attrs: Resolved, regions: object) -> tuple[
 def _decompose_batch_norm(
     build: Builder, x: Value, scale: Value, bias: Value, mean: Value, var: Value, *, attrs: Mapping[str, Attr]
 ) -> tuple[Value, ...]:
+    channels = x.dims[1]
+    for vector in (scale, bias, mean, var):
+        channels = inference.known(channels, vector.dims[0])
+
+    def whole(vector: Value) -> Value:
+        return vector if vector.dims == (channels,) else build.apply(shape.reshape, vector, dims=(channels,))
+
+    scale, bias, mean, var = map(whole, (scale, bias, mean, var))
     # Everything but the last product and sum is over vectors, constants in most models: it folds away.
     shifted = build.apply(elementwise.add, var, _scalar(build, _epsilon(attrs), x))
     factor = build.apply(

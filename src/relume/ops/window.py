@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from relume.base import dims
 from relume.base.dims import Dim
-from relume.base.dtypes import from_numpy
+from relume.base.dtypes import from_numpy, i64
 from relume.base.targets import BLOCK
-from relume.graph.opdef import NOT_YET, AttrDef, InferError, OpDef, Sample, Trait
+from relume.graph.opdef import NO_GRADIENT, NOT_YET, AttrDef, InferError, OpDef, Sample, Trait
 from relume.graph.types import Attr, Tensor
 from relume.ops import inference
 from relume.ops.arithmetic import Resolved, lowest, narrow, widen
@@ -118,6 +119,19 @@ def _infer_max_pool(x: Tensor, *, attrs: Mapping[str, Attr]) -> Tensor:
 
 
 @infer_tensors
+def _infer_sum_pool(x: Tensor, *, attrs: Mapping[str, Attr]) -> Tensor:
+    inference.want_kind("x", x, FLOAT)
+    return _pooled(x, attrs)
+
+
+@infer_tensors
+def _infer_argmax_pool(x: Tensor, *, attrs: Mapping[str, Attr]) -> Tensor:
+    inference.want_kind("x", x, NUMBER)
+    inference.flag(attrs, "column_major")
+    return replace(_pooled(x, {**attrs, "blocked": False}), dtype=i64)
+
+
+@infer_tensors
 def _infer_avg_pool(x: Tensor, *, attrs: Mapping[str, Attr]) -> Tensor:
     inference.want_kind("x", x, FLOAT)
     inference.flag(attrs, "count_pads")
@@ -132,6 +146,31 @@ def _max_pool(x: np.ndarray, *, attrs: Resolved, regions: object) -> tuple[np.nd
     geometry = _geometry(attrs, x.ndim)
     with np.errstate(all="ignore"):
         return (geometry.windows(x, lowest(from_numpy(x.dtype))).max(axis=_inner(geometry)),)
+
+
+def _sum_pool(x: np.ndarray, *, attrs: Resolved, regions: object) -> tuple[np.ndarray, ...]:
+    geometry = _geometry(attrs, x.ndim)
+    with np.errstate(all="ignore"):
+        return (narrow(geometry.windows(widen(x), 0).sum(axis=_inner(geometry)), x.dtype),)
+
+
+def _argmax_pool(x: np.ndarray, *, attrs: Resolved, regions: object) -> tuple[np.ndarray, ...]:
+    geometry = _geometry({**attrs, "blocked": False}, x.ndim)
+    spatial = x.shape[2:]
+    places = np.arange(x.size, dtype=np.int64).reshape(x.shape)
+    if attrs["column_major"]:
+        plane = math.prod(spatial)
+        first = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * len(spatial)) * plane
+        places = first + np.arange(plane).reshape(spatial[::-1]).T
+    where = geometry.windows(places, -1)
+    values = geometry.windows(x, lowest(from_numpy(x.dtype)))
+    shape = (*where.shape[: x.ndim], math.prod(where.shape[x.ndim :]))
+    real, flat = where.reshape(shape), values.reshape(shape)
+    # Padding loses against everything: a first pass says which taps hold the largest element, a second which is real.
+    largest = flat.max(axis=-1, keepdims=True)
+    hit = ((flat == largest) | ((flat != flat) & (largest != largest))) & (real >= 0)
+    first = np.take_along_axis(real, hit.argmax(axis=-1)[..., None], axis=-1)[..., 0]
+    return (np.where(hit.any(axis=-1), first, -1),)
 
 
 def _counts(geometry: Geometry, data: Sequence[int], count_pads: bool) -> np.ndarray:
@@ -232,4 +271,39 @@ avg_pool = OpDef(
     traits=frozenset({Trait.INEXACT}),
 )
 
-OPS = (max_pool, avg_pool)
+sum_pool = OpDef(
+    name="sum_pool",
+    doc="The sum of the elements under each window; padding counts as 0. Else as max_pool.",
+    operands=("x",),
+    infer=_infer_sum_pool,
+    reference=_sum_pool,
+    samples=lambda: [*_samples(), Sample((("i32", (1, 2, 5)),), _pool((3,)), error="cannot be i32")],
+    attrs=_ATTRS,
+    to_onnx=NOT_YET,
+    traits=frozenset({Trait.INEXACT}),
+)
+
+argmax_pool = OpDef(
+    name="argmax_pool",
+    doc="Where in x, flattened, the element stands that max_pool gives (i64): the first of equals, and of NaNs; -1 for "
+    "a window on nothing but padding. `column_major`: inside a plane the first spatial axis runs fastest.",
+    operands=("x",),
+    infer=_infer_argmax_pool,
+    reference=_argmax_pool,
+    samples=lambda: [
+        *(
+            Sample(sample.operands, {**{k: v for k, v in sample.attrs.items() if k != "blocked"}, "column_major": way})
+            for sample in _samples()
+            for way in (False, True)
+            if sample.error is None and not sample.attrs.get("blocked")
+        ),
+        Sample((("u8", (2, 2, 5)),), _pool((3,), (2,), (1, 1))),
+        Sample((np.array([[[1, np.nan, 2, np.nan, -np.inf, -np.inf]]], np.float32),), _pool((2,), (1,), (1, 1))),
+        Sample((("f32", (2, 3)),), _pool(()), error="rank"),
+    ],
+    attrs=(*_ATTRS[:-1], AttrDef("column_major", "bool", False)),
+    gradient=NO_GRADIENT("integer valued"),
+    to_onnx=NOT_YET,
+)
+
+OPS = (max_pool, avg_pool, sum_pool, argmax_pool)

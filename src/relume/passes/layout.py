@@ -84,7 +84,7 @@ def _push_unpacks(graph: Graph) -> Graph:
 def _conv(build: Builder, node: Node) -> Value | None:
     """conv(x, @w, @b) -> unpack(conv_blocked(pack(x), pack(@w), pack(@b)))"""
     x, w, *bias = node.operands
-    if node.result.tensor.rank != 4 or not isinstance(w, Constant):
+    if node.result.tensor.rank != 4 or not isinstance(w, Constant) or not w.dtype.is_float:
         return None
     out_channels, groups = w.data.shape[0], node.attrs["groups"]
     window = {name: node.attrs[name] for name in ("strides", "pads", "dilations")}
@@ -106,7 +106,7 @@ def _conv(build: Builder, node: Node) -> Value | None:
 def _matmul(build: Builder, node: Node) -> Value | None:
     """matmul(a, @b) -> matmul_packed(a, panels(@b))"""
     a, b = node.operands
-    if not isinstance(b, Constant) or b.data.ndim != 2:
+    if not isinstance(b, Constant) or b.data.ndim != 2 or not b.dtype.is_float:
         return None
     panels = build.apply(ops.transpose, build.apply(ops.pack, b, axis=1, block=BLOCK), perm=(1, 0, 2))
     return build.apply(ops.matmul_packed, a, panels, n=b.data.shape[1])

@@ -15,7 +15,7 @@ from relume.graph.types import Value
 class Windows:
     """Sizes, strides, dilations and padding of windows on the spatial axes of x."""
 
-    size: tuple[int, ...]
+    size: tuple[Dim, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     before: tuple[Dim, ...]
@@ -27,7 +27,7 @@ class Windows:
         return all(isinstance(amount, int) for amount in (*self.before, *self.after))
 
 
-def windows(call: Call, x: Value, size: tuple[int, ...]) -> Windows:
+def windows(call: Call, x: Value, size: tuple[Dim, ...]) -> Windows:
     """Reads strides, dilations, pads and auto_pad of Conv and of the pools.
 
     SAME gives ceil(extent / stride) windows: together they reach (that - 1) * stride + reach elements far, and what
@@ -45,7 +45,7 @@ def windows(call: Call, x: Value, size: tuple[int, ...]) -> Windows:
         ("dilations", dilations, rank, 1),
         ("pads", pads, 2 * rank, 0),
     ):
-        if len(values) != count or any(value < least for value in values):
+        if len(values) != count or any(isinstance(value, int) and value < least for value in values):
             call.wrong(f"{call.node.op}.{name} is wrong", f"{count} numbers of at least {least}", list(values))
     mode = call.attr("auto_pad", str)
     if mode == "NOTSET":
@@ -59,8 +59,7 @@ def windows(call: Call, x: Value, size: tuple[int, ...]) -> Windows:
         reach = (window - 1) * dilation + 1
         lacking = reach - 1 if stride == 1 else (dims.ceildiv(extent, stride) - 1) * stride + reach - extent
         total = lacking if isinstance(lacking, int) and lacking >= 0 else dims.maximum(lacking, 0)
-        half = dims.floordiv(total, 2)
-        small, large = half, total - half
+        small, large = dims.floordiv(total, 2), dims.floordiv(total + 1, 2)
         before.append(small if mode == "SAME_UPPER" else large)
         after.append(large if mode == "SAME_UPPER" else small)
     return Windows(size, strides, dilations, tuple(before), tuple(after))
@@ -74,17 +73,25 @@ def pads_or_padded(call: Call, x: Value, frame: Windows, fill: float) -> tuple[V
     return grown, (0,) * 2 * len(frame.size)
 
 
+def window_of(call: Call, w: Value) -> tuple[Dim, ...]:
+    """The window that the weights have, checked against `kernel_shape` where both are known."""
+    size = w.dims[2:]
+    declared = call.attrs.get("kernel_shape", size)
+    fits = len(declared) == len(size) and all(  # type: ignore[arg-type]
+        got == dim or not isinstance(dim, int)
+        for got, dim in zip(declared, size)  # type: ignore[call-overload]
+    )
+    if not fits:
+        call.wrong(f"{call.node.op}.kernel_shape does not fit the weights", list(size), list(declared))  # type: ignore[call-overload]
+    return size
+
+
 @translates("Conv", versions=(1, 11, 22))
 def conv(call: Call) -> Value:
     x, w, b = call.input(0), call.input(1), call.optional(2)
     if w.tensor.rank < 3:
         call.wrong("the weights of Conv have too few axes", "[O,C/groups,*K]", w.type)
-    size = tuple(dim for dim in w.dims[2:] if isinstance(dim, int))
-    if len(size) != w.tensor.rank - 2:
-        call.unsupported(f"the window of the weights is symbolic: {w.type}")
-    declared = call.integers("kernel_shape", size)
-    if declared != size:
-        call.wrong("Conv.kernel_shape does not fit the weights", list(size), list(declared))
+    size = window_of(call, w)
     if call.integer("group") < 1:
         call.wrong("Conv.group must be at least 1", "at least 1", call.integer("group"))
     frame = windows(call, x, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 from relume.base import dims, dtypes
@@ -299,15 +300,18 @@ def _repeated(call: Call, part: Value, axis: int, count: int) -> Value:
 
 
 def padded(call: Call, x: Value, before: Sequence[Dim], after: Sequence[Dim], value: float) -> Value:
-    """`pad` along every axis; negative known amounts cut instead."""
+    """`pad` along every axis; negative amounts cut instead, symbolic ones that may be negative too."""
 
-    def split_sign(amounts: Sequence[Dim]) -> tuple[list[Dim], list[int]]:
-        grow = [0 if isinstance(amount, int) and amount < 0 else amount for amount in amounts]
-        return grow, [-amount if isinstance(amount, int) and amount < 0 else 0 for amount in amounts]
+    def split_sign(amounts: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
+        grow = [amount if not_negative(amount) else dims.maximum(amount, 0) for amount in amounts]
+        return grow, [0 if not_negative(amount) else dims.maximum(0 - amount, 0) for amount in amounts]
 
     (front, cut_front), (back, cut_back) = split_sign(before), split_sign(after)
-    if any(cut_front) or any(cut_back):
-        if any(isinstance(dim, int) and dim < a + b for dim, a, b in zip(x.dims, cut_front, cut_back)):
+    if any(amount != 0 for amount in (*cut_front, *cut_back)):
+        if any(
+            isinstance(dim, int) and isinstance(total, int) and dim < total
+            for dim, total in zip(x.dims, map(operator.add, cut_front, cut_back))
+        ):
             call.wrong("negative pads cut more than there is", x.type, [*before, *after])
         x = cut(call, x, {i: (cut_front[i], dim - cut_back[i], 1) for i, dim in enumerate(x.dims)})
     if all(amount == 0 for amount in (*front, *back)):

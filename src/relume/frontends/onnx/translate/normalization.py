@@ -11,15 +11,37 @@ from relume.graph.types import Value
 @translates("BatchNormalization", versions=(1, 6, 7, 9, 14, 15))
 def batch_normalization(call: Call) -> tuple[Value, ...]:
     """With the given mean and variance. Scale and bias may have another float type than x (version 15)."""
-    if call.has("training_mode") and call.integer("training_mode"):
-        call.unsupported("training mode")
     if call.version < 7 and not call.integer("is_test"):
         call.unsupported("training mode (is_test=0)")
     if call.version < 9 and call.has("spatial") and not call.integer("spatial"):
         call.unsupported("statistics for each element (spatial=0)")
     x = call.input(0)
+    if call.has("training_mode") and call.integer("training_mode"):
+        return _by_own_statistics(call, x)
     vectors = [call.cast(call.input(index), x.dtype) for index in range(1, 5)]
     return (call.apply("batch_norm", x, *vectors, epsilon=call.number("epsilon")),)
+
+
+def _by_own_statistics(call: Call, x: Value) -> tuple[Value, Value, Value]:
+    """Training mode: by the mean and variance of the batch itself, which the running ones then move toward."""
+    scale, bias, *running = (call.input(index) for index in range(1, 5))
+    axes = (0, *range(2, x.tensor.rank))
+    mean = call.apply("reduce_mean", x, axes=axes, keep=True)
+    centred = call.apply("sub", x, mean)
+    variance = call.apply("reduce_mean", call.apply("mul", centred, centred), axes=axes, keep=False)
+    mean = call.reshape(mean, variance.dims)
+    vectors = [call.cast(vector, x.dtype) for vector in (scale, bias)]
+    y = call.apply("batch_norm", x, *vectors, mean, variance, epsilon=call.number("epsilon"))
+    momentum = call.number("momentum")
+    moved = [
+        call.apply(
+            "add",
+            call.apply("mul", old, momentum),
+            call.apply("mul", call.cast(new, old.dtype), 1.0 - momentum),
+        )
+        for old, new in zip(running, (mean, variance))
+    ]
+    return y, moved[0], moved[1]
 
 
 @translates("InstanceNormalization", versions=(1, 6, 22))

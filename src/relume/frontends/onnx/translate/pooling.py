@@ -10,13 +10,45 @@ from relume.graph.types import Value
 
 
 @translates("MaxPool", versions=(1, 8, 10, 11, 12, 22))
-def max_pool(call: Call) -> Value:
-    """The indices that ONNX can give besides are not translated."""
+def max_pool(call: Call) -> Value | tuple[Value, Value]:
+    """The largest elements and, where they are wanted, their places in x."""
     x = call.input(0)
     frame = windows(call, x, call.integers("kernel_shape", ()))
     lowest = float("-inf") if x.dtype.is_float else float(_minimum(x))
     data, pads = pads_or_padded(call, x, frame, lowest)
-    return _pool(call, "max_pool", data, frame, pads)
+    y = _pool(call, "max_pool", data, frame, pads)
+    if not any(call.node.outputs[1:]):
+        return y
+    if not frame.is_static:
+        call.unsupported("the indices of windows whose padding depends on symbolic extents")
+    return y, _pool(call, "argmax_pool", x, frame, pads, column_major=bool(call.integer("storage_order")))
+
+
+@translates("LpPool", versions=(2, 11, 18, 22))
+def lp_pool(call: Call) -> Value:
+    """The p-norm of each window."""
+    x = call.input(0)
+    frame = windows(call, x, call.integers("kernel_shape", ()))
+    power = call.integer("p")
+    if power < 1:
+        call.wrong("LpPool.p must be at least 1", "at least 1", power)
+    size = call.apply("abs", x) if power % 2 or power > 2 else x
+    raised = {1: lambda: size, 2: lambda: call.apply("mul", x, x)}.get(power, lambda: call.apply("pow", size, power))()
+    data, pads = pads_or_padded(call, raised, frame, 0.0)
+    total = _pool(call, "sum_pool", data, frame, pads)
+    if power == 1:
+        return total
+    return call.apply("sqrt", total) if power == 2 else call.apply("pow", total, 1 / power)
+
+
+@translates("GlobalLpPool", versions=(2, 22))
+def global_lp_pool(call: Call) -> Value:
+    """The p-norm of each plane."""
+    x, power = call.input(0), call.integer("p")
+    if power < 1:
+        call.wrong("GlobalLpPool.p must be at least 1", "at least 1", power)
+    raised = call.apply("pow", call.apply("abs", x), power)
+    return call.apply("pow", call.apply("reduce_sum", raised, axes=_spatial(call, x), keep=True), 1 / power)
 
 
 def _minimum(x: Value) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from relume.base import dims
 from relume.base.dims import Dim
 from relume.frontends.onnx.calls import Call, translates
+from relume.frontends.onnx.translate.convolution import window_of
 from relume.frontends.onnx.translate.movement import cut, padded
 from relume.graph.types import Value
 
@@ -17,10 +18,10 @@ def conv_transpose(call: Call) -> Value:
     it, by the windows mirrored, their input and output channels exchanged.
     """
     x, w, b = call.input(0), call.input(1), call.optional(2)
-    size = tuple(dim for dim in w.dims[2:] if isinstance(dim, int))
+    size = window_of(call, w)
     rank, groups = x.tensor.rank - 2, call.integer("group")
-    if w.tensor.rank != x.tensor.rank or len(size) != rank or rank < 1:
-        call.unsupported(f"weights of type {w.type} for data of type {x.type}")
+    if w.tensor.rank != x.tensor.rank or rank < 1:
+        call.wrong("the weights of ConvTranspose do not fit its data", x.type, w.type)
     if groups < 1:
         call.wrong("ConvTranspose.group must be at least 1", "at least 1", groups)
     strides, dilations = call.integers("strides", (1,) * rank), call.integers("dilations", (1,) * rank)
@@ -28,7 +29,7 @@ def conv_transpose(call: Call) -> Value:
     for name, values in (("strides", strides), ("dilations", dilations), ("output_padding", extra)):
         if len(values) != rank or any(value < (name != "output_padding") for value in values):
             call.wrong(f"ConvTranspose.{name} is wrong", f"{rank} numbers", list(values))
-    reach = [(window - 1) * dilation + 1 for window, dilation in zip(size, dilations)]
+    reach: list[Dim] = [(window - 1) * dilation + 1 for window, dilation in zip(size, dilations)]
     before, after = _pads(call, x, reach, strides, extra)
     spread = _spread(call, x, strides)
     front = [r - 1 - pad for r, pad in zip(reach, before)]
@@ -40,7 +41,7 @@ def conv_transpose(call: Call) -> Value:
 
 
 def _pads(
-    call: Call, x: Value, reach: list[int], strides: tuple[int, ...], extra: tuple[int, ...]
+    call: Call, x: Value, reach: list[Dim], strides: tuple[int, ...], extra: tuple[int, ...]
 ) -> tuple[list[Dim], list[Dim]]:
     """What is cut from the full result before and after, from `pads`, or from the output extents that are wanted."""
     rank = len(reach)
@@ -58,10 +59,9 @@ def _pads(
     after: list[Dim] = []
     for extent, out, r, stride, e in zip(extents, wanted, reach, strides, extra):
         total = (extent - 1) * stride + e + r - out
-        if not isinstance(total, int):
-            call.unsupported(f"an output of known extent {out} from a symbolic one, {extent}")
         # The odd element goes to the end for SAME_UPPER, else to the front.
-        less, more = total // 2, total - total // 2
+        less = dims.floordiv(total, 2)
+        more = total - less
         before.append(less if mode == "SAME_UPPER" else more)
         after.append(more if mode == "SAME_UPPER" else less)
     return before, after
