@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test fuzz lint bench clean
+.PHONY: run test conformance fuzz lint bench clean
 .DEFAULT_GOAL := run
 
 $(VENV)/installed: pyproject.toml
@@ -27,6 +27,10 @@ lint: $(VENV)/tested
 	$(BIN)/ruff check src tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The backend tests of the onnx package, by stage, with the reason for each that does not pass.
+conformance: $(VENV)/tested
+	$(BIN)/python -W ignore -m tests.conformance --stages 1,2,3,X
 
 # Random programs in several orders with every aliasing: for a night, or shorter with fewer --programs.
 fuzz: $(VENV)/tested

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import warnings
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_cases import make, run, value
 
+import process
+from relume import api
 from relume.base.errors import InputError, LimitError, ModelError, RelumeError, UnsupportedError
 from relume.frontends.onnx import load
 
@@ -239,3 +242,20 @@ BOMBS = {
 def test_a_few_numbers_make_no_large_constant(name: str) -> None:
     with pytest.raises(LimitError, match=f"from a few numbers(.|\n)*model:{name}_0"):
         load(BOMBS[name])
+
+
+@pytest.mark.parametrize("name", sorted(MANIFEST))
+def test_a_malformed_model_takes_neither_time_nor_memory(name: str) -> None:
+    """At most 2 s of processor time and 200 MB on top, whether it is refused or runs."""
+    path, feeds = FOLDER / "models" / f"{name}.onnx", MANIFEST[name]["feeds"] or {}
+    process.forget_peak()
+    before, begin = process.status("VmRSS"), time.process_time()
+    with warnings.catch_warnings(), contextlib.suppress(RelumeError):
+        warnings.simplefilter("ignore")
+        executable = api.compile(path, cache=False)
+        shapes = {name: [4] if feed == "i32" else feed for name, feed in feeds.items()}
+        inputs = {port.name: np.ones(shapes[port.name], port.dtype.numpy) for port in executable.inputs}
+        outputs = executable.run(inputs, time_limit=1)
+        assert name in ACCEPTED and outputs
+    assert time.process_time() - begin < 2
+    assert process.status("VmHWM") - before < 200e6

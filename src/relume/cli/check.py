@@ -10,7 +10,7 @@ import typer
 
 from relume import api, pipeline
 from relume.base import targets
-from relume.cli import states
+from relume.cli import inputs, states
 from relume.cli.console import command, emit_json, out, progress, table
 from relume.ops.inference import requirements_of
 
@@ -19,11 +19,12 @@ from relume.ops.inference import requirements_of
 def check(
     model: Annotated[Path, typer.Argument(help="an ONNX or .rlm file")],
     state: Annotated[list[str] | None, typer.Option(help=states.HELP)] = None,
+    value: Annotated[list[str] | None, typer.Option(help=inputs.VALUE_HELP)] = None,
     target: Annotated[str, typer.Option(help="host or the name of a target")] = "host",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
     """Says whether a model can be compiled, and if not, what stands in the way."""
-    module = api.load(model, states=states.read(state or []))
+    module = api.load(model, states=states.read(state or []), values=inputs.fixed(value or []))
     where = targets.parse(target)
     ops: Counter[str] = Counter()
     with progress("checking"):

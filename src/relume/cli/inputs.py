@@ -12,6 +12,8 @@ from relume.base.dtypes import DType
 from relume.base.errors import InputError
 from relume.cli.console import UsageError
 
+VALUE_HELP = "NAME=FILE: a .npy array that fixes an input whose elements decide extents"
+
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 
@@ -39,10 +41,28 @@ def read(given: Sequence[str], wanted: Mapping[str, tuple[DType, tuple[Dim, ...]
     return arrays
 
 
+def fixed(given: Sequence[str]) -> dict[str, np.ndarray]:
+    """The arrays of `--value NAME=FILE`. Raises `UsageError`, `InputError` as `read`."""
+    arrays: dict[str, np.ndarray] = {}
+    for entry in given:
+        name, equals, file = entry.partition("=")
+        if not equals or name in arrays:
+            raise UsageError(f"--value {entry}: write NAME=FILE, each name once")
+        arrays[name] = _load(Path(file), name)
+    return arrays
+
+
 def _read_file(path: Path, name: str, dtype: DType, dims: tuple[Dim, ...]) -> np.ndarray:
+    if path.suffix.lower() not in PICTURES:
+        return _load(path, name)
     try:
-        if path.suffix.lower() in PICTURES:
-            return _picture(path, name, dtype, dims)
+        return _picture(path, name, dtype, dims)
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        raise InputError(f"cannot read {path} for the input {name}", got=error, hint="give a picture") from None
+
+
+def _load(path: Path, name: str) -> np.ndarray:
+    try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, SyntaxError) as error:
         raise InputError(

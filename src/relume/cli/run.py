@@ -20,6 +20,7 @@ def run(
     input: Annotated[list[str] | None, typer.Option(help="NAME=FILE: a .npy array or a picture")] = None,
     output: Annotated[Path | None, typer.Option(help="write each output there as NAME.npy")] = None,
     state: Annotated[list[str] | None, typer.Option(help=states.HELP)] = None,
+    value: Annotated[list[str] | None, typer.Option(help=inputs.VALUE_HELP)] = None,
     engine: Annotated[str, typer.Option(help="native or reference")] = "native",
     top: Annotated[int, typer.Option(min=0, help="show the K largest of each output")] = 0,
     threads: Annotated[int | None, typer.Option(help="threads for one run")] = None,
@@ -28,7 +29,7 @@ def run(
     """Runs a model once. States start at zero."""
     if engine not in ("native", "reference"):
         raise UsageError(f"--engine {engine}: there is native and reference")
-    module = api.load(model, states=states.read(state or []))
+    module = api.load(model, states=states.read(state or []), values=inputs.fixed(value or []))
     fn = module.main
     arrays = inputs.read(input or [], {value.name: (value.dtype, value.dims) for value in fn.inputs})
     compile_time = None
