@@ -124,6 +124,8 @@ BLOCKED = [
     (3, 16, (21, 20), (7, 7), (2, 2), (3, 3, 3, 3), (1, 1)),
     (17, 16, (11, 40), (3, 2), (2, 1), (2, 0, 1, 1), (2, 3)),
     (16, 16, (30, 61), (1, 3), (1, 2), (0, 1, 0, 1), (1, 1)),
+    (18, 20, (75, 1), (5, 1), (2, 1), (2, 0, 1, 0), (2, 1)),
+    (16, 16, (75, 1), (5, 3), (1, 1), (0, 1, 0, 1), (1, 1)),
 ]
 
 
@@ -205,6 +207,7 @@ def test_the_result_may_be_written_inside_a_larger_buffer() -> None:
 
 
 DEPTHWISE = [
+    (20, (40, 1), (3, 1), (2, 1), (1, 0, 1, 0), (1, 1)),
     (32, (14, 14), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
     (40, (7, 7), (5, 5), (1, 1), (2, 2, 2, 2), (1, 1)),
     (16, (31, 29), (3, 3), (2, 2), (0, 1, 1, 0), (1, 1)),
@@ -324,7 +327,27 @@ def test_float64_is_exact_enough() -> None:
         assert blocked(x, w, target=target).tobytes() == first.tobytes()
 
 
-@pytest.mark.parametrize("kernel_def", [CONV_BLOCKED, DEPTHWISE_BLOCKED, CONV_PLAIN], ids=str)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
+def test_the_plain_convolution_of_integers_wraps_around(dtype: type) -> None:
+    limits = np.iinfo(dtype)
+    draw = np.random.default_rng(1)
+    x = draw.integers(limits.min, limits.max, (2, 4, 7, 25), dtype, endpoint=True)
+    w = draw.integers(limits.min, limits.max, (6, 2, 3, 3), dtype, endpoint=True)
+    got = np.zeros((2, 6, 4, 24), dtype)
+    params = {
+        "strides": (2, 1), "pads": (1, 0, 1, 1), "dilations": (1, 1), "groups": 2, "body": (), "outs": (0,)
+    }  # fmt: skip
+    run_kernel(CONV_PLAIN, [("in", x), (CONST, w), ("out", got)], params)
+    padded = np.pad(x, [(0, 0), (0, 0), (1, 1), (0, 1)])
+    want = np.zeros_like(got)
+    for o, (row, column) in itertools.product(range(6), np.ndindex(3, 3)):
+        for c in range(2):
+            window = padded[:, o // 3 * 2 + c, row : row + 7 : 2, column : column + 24]
+            want[:, o] += window * w[o, c, row, column]
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("kernel_def", [CONV_BLOCKED, DEPTHWISE_BLOCKED], ids=str)
 def test_integers_are_refused(kernel_def: KernelDef) -> None:
     x = np.ones((1, 1, 3, 3, 16), np.int8)
     params = {

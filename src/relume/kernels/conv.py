@@ -13,7 +13,7 @@ is small enough that its input rows stay in the second-level cache while the out
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relume.base import dims
 from relume.base.dims import Dim
@@ -23,7 +23,7 @@ from relume.kernels.epilogue import Epilogue, reuse
 from relume.kernels.ir import Int, Kernel, Reg, llvm_type, vector
 from relume.kernels.microkernel import Moved, Place, prefetch, split, tile_loop, unravel
 from relume.kernels.tiles import accumulators, plane, vectors_per_block
-from relume.program.types import IN, ConstReader, KernelDef, KernelSpec, Reuse
+from relume.program.types import IN, ConstReader, KernelDef, KernelSpec, OperandSpec, Reuse
 
 STRAIGHT_TAPS = 25
 """Kernels of at most this many positions are laid out straight; larger ones loop over their rows."""
@@ -51,8 +51,29 @@ def pair(spec: KernelSpec, name: str) -> tuple[int, int]:
     return value  # type: ignore[return-value]
 
 
+def along_columns(spec: KernelSpec) -> KernelSpec:
+    """A convolution over a single column as one over a single row, since tiles are runs of pixels in a row.
+
+    Only strides change places: with one column, and one column of weights, the order of all sums is the same.
+    """
+    x, w, y = spec.operands[0], spec.operands[1], spec.operands[-1]
+    if not (x.dims[3] == 1 and y.dims[3] == 1 and w.dims[-2] == 1 and y.dims[2] != 1):
+        return spec
+
+    def turned(operand: OperandSpec, axis: int) -> OperandSpec:
+        dims_, strides = list(operand.dims), list(operand.strides)
+        for items in (dims_, strides):
+            items[axis], items[axis + 1] = items[axis + 1], items[axis]
+        return replace(operand, dims=tuple(dims_), strides=tuple(strides))
+
+    operands = [turned(operand, len(w.dims) - 3 if operand is w else 2) for operand in spec.operands]
+    params = {**dict(spec.params), "strides": pair(spec, "strides")[::-1], "dilations": pair(spec, "dilations")[::-1]}
+    return replace(spec, operands=tuple(operands), params=tuple(sorted(params.items())))
+
+
 def rows_per_task(spec: KernelSpec) -> int:
     """Output rows of one task. Known even where the extents are not, and the same for every target."""
+    spec = along_columns(spec)
     x, y = spec.operands[0], spec.operands[-1]
     height, width = y.dims[2:4]
     if isinstance(height, int) and isinstance(width, int) and height * width <= SMALL_PLANE:
@@ -63,6 +84,7 @@ def rows_per_task(spec: KernelSpec) -> int:
 
 def tasks(spec: KernelSpec) -> Dim:
     """Images times blocks of output channels times groups of rows."""
+    spec = along_columns(spec)
     n, blocks, height = spec.operands[-1].dims[:3]
     return n * blocks * dims.ceildiv(height, rows_per_task(spec))
 
@@ -97,6 +119,7 @@ class Blocked:
 
     def __init__(self, spec: KernelSpec, target: Target, symbol: str) -> None:
         self.f = f = Kernel(symbol, spec.extents)
+        spec = along_columns(spec)
         x, w, y = spec.operands[0], spec.operands[1], spec.operands[-1]
         self.size, self.type = x.dtype.bytes, llvm_type(x.dtype)
         self.wide = vector(self.type, BLOCK)
