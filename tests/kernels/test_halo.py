@@ -18,5 +18,5 @@ def test_the_border_is_filled_and_the_inside_kept(pads: tuple[int, ...], shape: 
     want = np.full_like(x, value)
     inside = (..., slice(top, shape[2] - bottom), slice(left, shape[3] - right), slice(None))
     want[inside] = x[inside]
-    (got,) = run_all(HALO, [("inout", x)], {"pads": pads, "value": value})
+    (got,) = run_all(HALO, [("inout", x)], {"pads": pads, "blocked": True, "value": value})
     np.testing.assert_array_equal(got, want)

@@ -26,7 +26,9 @@ from relume.kernels.tiles import accumulators, plane, vectors_per_block
 from relume.program.types import IN, ConstReader, KernelDef, KernelSpec, OperandSpec, Reuse
 
 STRAIGHT_TAPS = 25
-"""Kernels of at most this many positions are laid out straight; larger ones loop over their rows."""
+"""Kernels of at most this many positions are laid out straight; larger ones loop over their rows, and along rows that
+are longer still, by `STRAIGHT_COLUMNS` at once."""
+STRAIGHT_COLUMNS = 16
 STEPS = 16
 """Steps of the reduction per trip of the innermost loop, at least, where the channels allow."""
 INPUT_BYTES = 256 * 1024
@@ -78,7 +80,7 @@ def rows_per_task(spec: KernelSpec) -> int:
     height, width = y.dims[2:4]
     if isinstance(height, int) and isinstance(width, int) and height * width <= SMALL_PLANE:
         return max(1, height)
-    row = x.dims[1] * x.dims[3] * BLOCK * x.dtype.bytes * pair(spec, "strides")[0]
+    row = x.dims[1] * x.dims[3] * dims.product(x.dims[4:]) * x.dtype.bytes * pair(spec, "strides")[0]
     return max(1, min(MOST_ROWS, INPUT_BYTES // row)) if isinstance(row, int) and row else MOST_ROWS // 2
 
 
@@ -89,7 +91,7 @@ def tasks(spec: KernelSpec) -> Dim:
     return n * blocks * dims.ceildiv(height, rows_per_task(spec))
 
 
-def check(spec: KernelSpec, kernel_rank: int) -> None:
+def check(spec: KernelSpec, kernel_rank: int, x_ranks: tuple[int, ...] = (5,)) -> None:
     """Raises `CompileError` for operands that are no blocked convolution."""
     if len(spec.operands) < 3 or spec.operands[-1].access == IN:
         raise CompileError(f"{spec.kernel} takes an input, weights, extras, and outputs", got=str(spec))
@@ -98,9 +100,10 @@ def check(spec: KernelSpec, kernel_rank: int) -> None:
         raise CompileError(f"{spec.kernel} multiplies f32 or f64", got=f"{x.dtype} by {w.dtype}")
     if not all(isinstance(dim, int) for dim in w.dims):
         raise CompileError(f"{spec.kernel} needs known extents of its weights", got=str(w), hint="use conv_plain")
-    if (len(x.dims), len(w.dims), len(y.dims)) != (5, kernel_rank, 5) or w.dims[-1] != BLOCK:
+    if len(x.dims) not in x_ranks or (len(w.dims), len(y.dims)) != (kernel_rank, 5) or w.dims[-1] != BLOCK:
         raise CompileError(f"{spec.kernel}: channels come in blocks of {BLOCK}", got=str(spec))
-    if any(operand.dims[-1] != BLOCK or operand.strides[-1] != 1 for operand in (x, y)) or w.strides[-1] != 1:
+    blocked = (y,) if len(x.dims) == 4 else (x, y)
+    if any(operand.dims[-1] != BLOCK or operand.strides[-1] != 1 for operand in blocked) or w.strides[-1] != 1:
         raise CompileError(f"{spec.kernel}: the {BLOCK} channels of a block are neighbours", got=str(spec))
 
 
@@ -176,8 +179,8 @@ class Blocked:
         down = f.mul(f.mul(row, self.strides[0]), self.x_strides[2])
         return f.add(down, f.mul(f.mul(column, self.strides[1]), self.x_strides[3]))
 
-    def places(self, tile: Tile, kernel_row: int) -> Row:
-        """Where the pixels of a tile lie under each position of one kernel row."""
+    def places(self, tile: Tile, kernel_row: int, columns: int | None = None) -> Row:
+        """Where the pixels of a tile lie under each position of one kernel row, or of its first `columns`."""
         f = self.f
         lines = []
         for y in range(tile.height):
@@ -189,21 +192,26 @@ class Blocked:
                 for line in lines
                 for x in range(tile.width)
             ]
-            for column in range(self.kernel_width)
+            for column in range(columns or self.kernel_width)
         ]
 
 
 class _Conv(Blocked):
     def __init__(self, spec: KernelSpec, target: Target, symbol: str) -> None:
-        check(spec, 5)
+        check(spec, 5, (4, 5))
         super().__init__(spec, target, symbol)
+        # Channels of x that are no blocks lie a plane apart; reading one element at a time is the same either way.
+        plain = len(spec.operands[0].dims) == 4
+        self.lane = self.x_strides[1] if plain else 1
+        self.x_block = self.f.mul(self.lane, BLOCK) if plain else self.x_strides[1]
         channels = spec["channels"]
         if not isinstance(channels, int) or channels != self.w_dims[1]:
             raise CompileError(f"{spec.kernel}: the weights have all channels", expected=channels, got=self.w_dims[1])
         self.channels = channels
         taps = self.kernel_height * self.kernel_width
         self.loops_rows = taps > STRAIGHT_TAPS
-        unroll = max(1, STEPS // taps)
+        self.loops_columns = self.kernel_width > STRAIGHT_TAPS
+        unroll = 1 if plain else max(1, STEPS // taps)
         self.unroll = 1 << unroll.bit_length() - 1
         self.prefetches = self.w_dims[0] * channels * taps * BLOCK * self.size > PREFETCH_FROM
 
@@ -213,7 +221,8 @@ class _Conv(Blocked):
         sums: list[Reg] = [f.zero(self.wide)] * (tile.height * tile.width)
         whole, rest = divmod(self.channels, BLOCK)
         kernel_rows = 1 if self.loops_rows else self.kernel_height
-        places = [self.places(tile, row) for row in range(kernel_rows)]
+        columns = STRAIGHT_COLUMNS if self.loops_columns else self.kernel_width
+        places = [self.places(tile, row, columns) for row in range(kernel_rows)]
         if whole:
             with f.loop(0, whole, carry=sums) as block:
                 block.next = self._channels(places, tile, block.i, BLOCK, self.unroll, block.carried)
@@ -227,17 +236,16 @@ class _Conv(Blocked):
     ) -> list[Reg]:
         """Adds `count` channels of an input block."""
         f = self.f
-        x_block, first = f.mul(block, self.x_strides[1]), f.mul(block, BLOCK)
+        x_block, first = f.mul(block, self.x_block), f.mul(block, BLOCK)
         with f.loop(0, count, unroll, carry=sums) as channel:
             sums = channel.carried
-            x = f.add(x_block, channel.i)
+            x = f.add(x_block, f.mul(channel.i, self.lane))
             w = f.mul(f.add(first, channel.i), self.w_strides[1])
             if self.loops_rows:
                 down = f.mul(self.dilations[0], self.x_strides[2])
                 with f.loop(0, self.kernel_height, carry=sums) as row:
-                    xs = Moved(f, f.add(x, f.mul(row.i, down)), self.size)
-                    ws = Moved(f, f.add(w, f.mul(row.i, self.w_strides[2])), self.size)
-                    row.next = self._steps(xs, ws, places, tile.w, 0, row.carried)
+                    there = f.add(x, f.mul(row.i, down)), f.add(w, f.mul(row.i, self.w_strides[2]))
+                    row.next = self._row(*there, places, tile, row.carried)
                 sums = row.results
             else:
                 xs, ws = Moved(f, x, self.size), Moved(f, w, self.size)
@@ -245,6 +253,25 @@ class _Conv(Blocked):
                     sums = self._steps(xs, ws, places, tile.w, step, sums)
             channel.next = sums
         return channel.results
+
+    def _row(self, x: Int, w: Int, places: list[Row], tile: Tile, sums: Sequence[Reg]) -> list[Reg]:
+        """One row of the kernel, along which `places` reaches as far as is laid out straight."""
+        f, reach = self.f, len(places[0])
+
+        def at(column: Int, columns: int, sums: Sequence[Reg]) -> list[Reg]:
+            right = f.mul(f.mul(column, self.dilations[1]), self.x_strides[3])
+            xs = Moved(f, f.add(x, right), self.size)
+            ws = Moved(f, f.add(w, f.mul(column, self.w_strides[3])), self.size)
+            return self._steps(xs, ws, [row[:columns] for row in places], tile.w, 0, sums)
+
+        whole = self.kernel_width // reach * reach
+        if whole == reach:
+            sums = at(0, reach, sums)
+        else:
+            with f.loop(0, whole, reach, carry=list(sums)) as column:
+                column.next = at(column.i, reach, column.carried)
+            sums = column.results
+        return at(whole, self.kernel_width - whole, sums) if whole < self.kernel_width else list(sums)
 
     def _steps(self, xs: Moved, ws: Moved, places: list[Row], w: Reg, channel: int, sums: Sequence[Reg]) -> list[Reg]:
         """One channel under the kernel positions of `places` ([kernel row])."""
@@ -278,7 +305,7 @@ def _may_reuse(spec: KernelSpec) -> Reuse:
 
 CONV_BLOCKED = KernelDef(
     name="conv_blocked",
-    doc="convolution of [N,CB,H,W,16], with halo, by [OB,C,KH,KW,16]; params strides, dilations, channels, body, outs",
+    doc="convolution of [N,CB,H,W,16] or plain [N,C,H,W], with halo, by [OB,C,KH,KW,16]; params strides, dilations, channels, body, outs",
     emit=_emit,
     tasks=tasks,
     work=_work,

@@ -1,4 +1,5 @@
-"""`halo`: fills the border of a halo-padded image x [N, CB, H, W, 16] in place, and leaves the inside alone.
+"""`halo`: fills the border of a halo-padded image in place, and leaves the inside alone: x [N, CB, H, W, 16] if it is
+`blocked`, else [N, C, H, W].
 
 `pads` are the widths (top, left, bottom, right) of the border, which is part of H and W.
 """
@@ -24,19 +25,21 @@ def emit(spec: KernelSpec, target: Target, constants: ConstReader, symbol: str) 
     f = Kernel(symbol, spec.extents)
     if any(extent == 0 for extent in image.dims):
         return f.finish()
-    if len(image.dims) != 5 or image.dims[4] != BLOCK or image.strides[4] != 1:
-        raise CompileError("a halo is for blocked images", expected="[N,CB,H,W,16]", got=image)
+    blocked = (image.dims[4:], image.strides[4:]) == ((BLOCK,), (1,))
+    if len(image.dims) != (5 if blocked else 4) or blocked != spec["blocked"]:
+        raise CompileError("a halo is for images", expected="[N,CB,H,W,16] if blocked, else [N,C,H,W]", got=image)
+    lanes = BLOCK if blocked else 1
     top, left, bottom, right = cast("tuple[int, int, int, int]", spec["pads"])
     size = image.dtype.bytes
     height, width = (f.dim(image.dims[axis], f.extents) for axis in (2, 3))
-    fill = elementwise.constant(f, spec["value"], image.dtype, BLOCK)
+    fill = elementwise.constant(f, spec["value"], image.dtype, lanes)
     axes = [Axis(extent, (stride,)) for extent, stride in zip(image.dims, image.strides)]
     pointer = f.operand(0)
 
     def strip(plane: Reg, rows: tuple[Int, Int], columns: tuple[Int, Int]) -> None:
-        with polled(f, *rows, BLOCK * estimate([image.dims[3]])) as i:
+        with polled(f, *rows, lanes * estimate([image.dims[3]])) as i:
             (row,) = advance(f, [plane], [size], axes[2], i.i)
-            with polled(f, *columns, BLOCK) as j:
+            with polled(f, *columns, lanes) as j:
                 (pixel,) = advance(f, [row], [size], axes[3], j.i)
                 elementwise.store(f, image.dtype, fill, pixel)
 
@@ -64,17 +67,15 @@ def tasks(spec: KernelSpec) -> Dim:
 
 def work(spec: KernelSpec) -> Dim:
     """Elements written."""
-    n, blocks, height, width, lanes = spec.operands[0].dims
+    n, blocks, height, width, *lanes = spec.operands[0].dims
     top, left, bottom, right = cast("tuple[int, int, int, int]", spec["pads"])
-    return n * blocks * lanes * (width * (top + bottom) + height * (left + right))
+    return n * blocks * dims.product(lanes) * (width * (top + bottom) + height * (left + right))
 
 
 def border(params: Mapping[str, Param]) -> Border:
     """The rows and columns around the image."""
     top, left, bottom, right = cast("tuple[int, int, int, int]", params["pads"])
-    return ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0))
+    return ((0, 0), (0, 0), (top, bottom), (left, right), *(((0, 0),) if params["blocked"] else ()))
 
 
-HALO = KernelDef(
-    "halo", "Fills the border strips of a halo-padded blocked image in place.", emit, tasks, work, border=border
-)
+HALO = KernelDef("halo", "Fills the border strips of a halo-padded image in place.", emit, tasks, work, border=border)

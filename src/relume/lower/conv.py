@@ -34,7 +34,8 @@ def blocked(low: Lowering, group: Group) -> None:
     """The kernel checks no bounds: the border comes with the input."""
     x, weights = group.operands[:2]
     want_dtype(x, FLOATS)
-    want_block(x)
+    if x.tensor.rank == 5:
+        want_block(x)
     if not weights.tensor.is_static:
         raise NotSupported(f"the weights are {weights.tensor}, and their extents must be known at compile time")
     source = low.ordered(low.padded(x, conv_pads(group) or (0, 0, 0, 0)), x.name, 1)

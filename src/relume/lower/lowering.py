@@ -207,7 +207,7 @@ class Lowering:
         self._open_halos.clear()
 
     def _fill_halo(self, full: View, pads: Pads) -> None:
-        self.emit("halo", [Operand(INOUT, full)], pads=pads, value=0.0)
+        self.emit("halo", [Operand(INOUT, full)], pads=pads, value=0.0, blocked=len(full.dims) == 5)
 
     def padded(self, value: Value, pads: Pads) -> View:
         """The value with `pads` zeros around axes 2 and 3, which may be part of a wider halo."""

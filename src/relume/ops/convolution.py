@@ -115,7 +115,6 @@ def _blocked_result(x: Tensor, w: Tensor, b: Tensor | None, attrs: Mapping[str, 
     """What both blocked convolutions check; `window` is the first of w's two window axes."""
     dtype = inference.want_same_dtype(x, w, *(() if b is None else (b,)))
     inference.want_kind("x", x, NUMBER)
-    inference.want_dim("the lanes of x", x.dims[-1], BLOCK)
     inference.want_dim("the lanes of w", w.dims[-1], BLOCK)
     if b is not None:
         inference.want_rank("b", b, 2)
@@ -127,10 +126,14 @@ def _blocked_result(x: Tensor, w: Tensor, b: Tensor | None, attrs: Mapping[str, 
 
 @infer_tensors
 def _infer_conv_blocked(x: Tensor, w: Tensor, b: Tensor | None = None, *, attrs: Mapping[str, Attr]) -> Tensor:
-    inference.want_rank("x", x, 5)
     inference.want_rank("w", w, 5)
     channels = inference.positive(attrs, "channels")
-    inference.want_dim("the blocks of x", x.dims[1], dims.ceildiv(channels, BLOCK))
+    if x.rank == 4:
+        inference.want_dim("the channels of x", x.dims[1], channels)
+    else:
+        inference.want_rank("x", x, 5)
+        inference.want_dim("the lanes of x", x.dims[-1], BLOCK)
+        inference.want_dim("the blocks of x", x.dims[1], dims.ceildiv(channels, BLOCK))
     inference.want_dim("the input channels of w", w.dims[1], channels)
     return _blocked_result(x, w, b, attrs, 2)
 
@@ -138,6 +141,7 @@ def _infer_conv_blocked(x: Tensor, w: Tensor, b: Tensor | None = None, *, attrs:
 @infer_tensors
 def _infer_depthwise_blocked(x: Tensor, w: Tensor, b: Tensor | None = None, *, attrs: Mapping[str, Attr]) -> Tensor:
     inference.want_rank("x", x, 5)
+    inference.want_dim("the lanes of x", x.dims[-1], BLOCK)
     inference.want_rank("w", w, 4)
     inference.want_dim("the blocks of w", w.dims[0], x.dims[1])
     y = _blocked_result(x, w, b, attrs, 1)
@@ -160,7 +164,7 @@ def _conv_blocked(
     x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, *, attrs: Resolved, regions: object
 ) -> tuple[np.ndarray, ...]:
     bias = () if b is None else (b.reshape(-1),)
-    channels = _flat(x, 1)[:, : attrs["channels"]]
+    channels = _flat(x, 1)[:, : attrs["channels"]] if x.ndim == 5 else x
     (y,) = _conv(channels, _flat(w, 0), *bias, attrs={**attrs, "groups": 1}, regions=())
     return (_split(y, 1),)
 
@@ -185,13 +189,26 @@ conv_blocked = OpDef(
     name="conv_blocked",
     doc="conv on channels in blocks of 16. x [N, CB, H, W, 16] holds channel 16 * cb + l at lane l of block cb; w "
     "[OB, C, KH, KW, 16] and b [OB, 16] hold output channels likewise; the result is [N, OB, OH, OW, 16]. `channels` "
-    "is C, the real number of input channels: lanes of x beyond it are never read.",
+    "is C, the real number of input channels: lanes of x beyond it are never read. x may be plain, [N, C, H, W]: few "
+    "channels are read as they lie.",
     operands=("x", "w", "b?"),
     infer=_infer_conv_blocked,
     reference=_conv_blocked,
     samples=lambda: [
         Sample(
             (("f32", (1, 1, 5, 5, 16)), ("f32", (1, 3, 3, 3, 16))), _blocked((1, 1), (0, 0, 0, 0)) | {"channels": 3}
+        ),
+        Sample(
+            (("f32", (2, 3, 9, 12)), ("f32", (2, 3, 3, 3, 16)), ("f32", (2, 16))),
+            _blocked((2, 2), (1, 1, 1, 1)) | {"channels": 3},
+        ),
+        Sample(
+            (("f32", (1, 1, 1, 300)), ("f32", (1, 1, 1, 40, 16))), _blocked((1, 3), (0, 5, 0, 0)) | {"channels": 1}
+        ),
+        Sample(
+            (("f32", (1, 3, 5, 5)), ("f32", (1, 4, 3, 3, 16))),
+            _blocked((1, 1), (0, 0, 0, 0)) | {"channels": 4},
+            error="channels of x",
         ),
         Sample(
             (("f32", (2, 2, 7, 9, 16)), ("f32", (3, 20, 3, 3, 16)), ("f32", (3, 16))),

@@ -32,6 +32,9 @@ Convert = Callable[..., Value | None]
 Push = Callable[..., Value | None]
 """(builder, node, sources) -> the new value, or None where the unpack stays in front."""
 
+FEW = 4
+"""Channels that are not worth a block: the input of a first layer is read as it lies."""
+
 _AXIS = 1
 """The channel axis of every tensor that is blocked."""
 
@@ -44,7 +47,7 @@ def layout(graph: Graph) -> Graph:
     after:   %p = pack(%x, axis=1, block=16); %a = conv_blocked(%p, @w'); %b = relu(%a); %c = conv_blocked(%b, @v')
              %y = unpack(%c, axis=1, size=..)
     """
-    return _push_unpacks(_convert(graph))
+    return _read_few(_push_unpacks(_convert(graph)))
 
 
 def _convert(graph: Graph) -> Graph:
@@ -76,6 +79,18 @@ def _push_unpacks(graph: Graph) -> Graph:
         if after is graph:
             return graph
         graph = after
+
+
+def _read_few(graph: Graph) -> Graph:
+    """conv_blocked(pack(x)) -> conv_blocked(x) where x has a few channels only: packed they would be mostly padding."""
+    rewriter = Rewriter(graph, "layout")
+    packs = {node.result: node for node in graph.nodes if node.op is ops.pack}
+    for node in graph.nodes:
+        pack = packs.get(node.operands[0]) if node.op is ops.conv_blocked else None
+        if pack is not None and node.attrs["channels"] <= FEW:
+            with rewriter.replacing(node, pack) as build:
+                build.give(build.apply(node.op, *pack.operands, *node.operands[1:], **node.attrs))
+    return rewriter.finish()
 
 
 # --- convert --------------------------------------------------------------------------------------------------------
