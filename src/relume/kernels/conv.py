@@ -305,7 +305,8 @@ def _may_reuse(spec: KernelSpec) -> Reuse:
 
 CONV_BLOCKED = KernelDef(
     name="conv_blocked",
-    doc="convolution of [N,CB,H,W,16] or plain [N,C,H,W], with halo, by [OB,C,KH,KW,16]; params strides, dilations, channels, body, outs",
+    doc="convolution of [N,CB,H,W,16] or plain [N,C,H,W], with halo, by [OB,C,KH,KW,16]; params strides, dilations, "
+    "channels, body, outs",
     emit=_emit,
     tasks=tasks,
     work=_work,
