@@ -62,11 +62,14 @@ class Executable:
         check_closed(artifact)
         self._constants, self._kept = constants.hold(artifact.constants)
         self._constant_table = (ctypes.c_uint64 * max(len(self._constants), 1))(*map(address_of, self._constants))
-        self.artifact = replace(artifact, constants=tuple(self._constants))  # Weights exist once.
+        self._deriver = Executable(artifact.derived, threads=threads) if artifact.derived else None
+        derived: Artifact | None = self._deriver.artifact if self._deriver else None
+        self.artifact: Artifact = replace(artifact, constants=tuple(self._constants), derived=derived)  # Once each.
         self.threads = thread_count(threads)
         self._image = MappedImage(artifact.image)
         self._entry = self._image.entry()
         self._arity = len(artifact.inputs)
+        self._input_count = self._arity + (len(derived.outputs) if derived else 0)
         self._output_names = [port.name for port in artifact.outputs]
         self._single = len(artifact.outputs) == 1
         self._others: dict[str, Executable] = {}
@@ -78,7 +81,8 @@ class Executable:
     @classmethod
     def of_module(cls, artifacts: Sequence[Artifact], *, threads: int | None = None) -> Executable:
         """The functions of one module, over one set of constants: the first, which gives the others by name."""
-        union = constants.hold([array for artifact in artifacts for array in artifact.constants])
+        parts = [part for artifact in artifacts for part in (artifact, artifact.derived) if part is not None]
+        union = constants.hold([array for part in parts for array in part.constants])
         first, *others = (cls(artifact, threads=threads) for artifact in artifacts)
         del union  # Held until here: each function has found its constants there.
         return first.joined(others)
@@ -184,15 +188,29 @@ class Executable:
             names, written = [port.name for port in self.states], self.artifact.written
             with self._check_states(storage, plan).run(names, written, deadline) as held:
                 ready = _apart(ready, [held.arrays[name] for name in written])
-                return self._run(ready, context, held, deadline)
+                return self._run(ready, context, held, deadline, self._derived(held, deadline))
+
+    def _derived(self, held: Held, deadline: int) -> Sequence[np.ndarray]:
+        """What the code takes behind the caller's inputs: computed from the states, or kept from an earlier run."""
+        deriver = self._deriver
+        if deriver is None:
+            return ()
+        of = held.of(port.name for port in deriver.states)
+        # What is kept is not computed again soon: the arena goes.
+        return of.derived(deriver, lambda: deriver._run((), Context() if of.keeps else None, of, deadline))
 
     def _run(
-        self, arrays: Sequence[Any], own: Context | None = None, held: Held | None = None, deadline: int = 0
+        self,
+        arrays: Sequence[Any],
+        own: Context | None = None,
+        held: Held | None = None,
+        deadline: int = 0,
+        derived: Sequence[np.ndarray] = (),
     ) -> list[np.ndarray]:
         """The way of every call. With nothing but ready arrays of a known shape it takes two to three microseconds.
 
         `arrays` is one value per input, `own` a context that the caller has claimed, `held` the storage of its
-        states.
+        states, `derived` what has been computed from them.
         """
         key: Key = ()
         for array in arrays:
@@ -214,7 +232,7 @@ class Executable:
         try:
             if context.plan is not plan:
                 self._remember(key, plan)  # As the most recently used one.
-                context.bind(plan, self._arity, ctypes.addressof(self._constant_table))
+                context.bind(plan, self._input_count, ctypes.addressof(self._constant_table))
             if context.epoch != POOL.epoch:
                 context.attach(*POOL.request(self._image, self.threads))
             table = context.inputs
@@ -229,6 +247,7 @@ class Executable:
                 context.frame[DEADLINE] = deadline
             if held is not None:
                 context.states[:] = [address_of(array) for array in held.arrays.values()]
+                context.inputs[self._arity : self._input_count] = [address_of(array) for array in derived]
                 held.started = True
             status = self._entry(context.address)
             if status:

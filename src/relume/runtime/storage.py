@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,10 +21,14 @@ from relume.runtime.memory import address_of, place
 
 @dataclass(eq=False)
 class _Cell:
-    """The memory of one state. `torn`: a run that writes it has ended early."""
+    """The memory of one state. `torn`: a run that writes it has ended early. `own`: only storages can write it."""
 
     array: np.ndarray
     torn: bool = False
+    own: bool = False
+
+
+Cells = tuple[_Cell, ...]
 
 
 @dataclass(eq=False)
@@ -32,15 +37,41 @@ class _Guard:
 
     lock: ReadWriteLock = field(default_factory=ReadWriteLock)
     version: int = 0
+    derived: WeakKeyDictionary[object, dict[Cells, list[np.ndarray]]] = field(default_factory=WeakKeyDictionary)
+    """What was derived from this version, by who did and from which cells. Put in by who holds the lock to read, and
+    thrown away by who holds it to write before anything is written: what is here is true, wherever a run may end."""
 
 
 class Held:
     """A storage in the hands of one run."""
 
-    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.arrays = arrays
+    def __init__(self, cells: Mapping[str, _Cell], guard: _Guard) -> None:
+        self.arrays = {name: cell.array for name, cell in cells.items()}
         self.started = False
         """To be set when native code begins: from here on an early end may leave some states written, some not."""
+        self._cells = cells
+        self._guard = guard
+
+    def of(self, names: Iterable[str]) -> Held:
+        """Some of the states, for a part of the run that writes none."""
+        return Held({name: self._cells[name] for name in names}, self._guard)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what is derived from the states can be kept. What is borrowed or mapped others may write unseen."""
+        return all(cell.own for cell in self._cells.values())
+
+    def derived(self, maker: object, make: Callable[[], Sequence[np.ndarray]]) -> Sequence[np.ndarray]:
+        """What `make()` computes from the states, for a run that writes none: once for each version and `maker`, or in
+        each run where it cannot be kept."""
+        if not self.keeps:
+            return make()
+        cells = tuple(self._cells.values())
+        kept = self._guard.derived.get(maker, {}).get(cells)
+        if kept is None:
+            # Two threads may both come here; what is put in first is kept.
+            kept = self._guard.derived.setdefault(maker, {}).setdefault(cells, place(make()))
+        return kept
 
 
 class Storage:
@@ -55,7 +86,7 @@ class Storage:
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         sources = {name: np.asarray(array) for name, array in arrays.items()}
         _check_dtypes(sources)
-        self._open(dict(zip(sources, map(_Cell, place(list(sources.values()))))), _Guard())
+        self._open(dict(zip(sources, _placed(list(sources.values())))), _Guard())
 
     def _open(self, cells: Mapping[str, _Cell], guard: _Guard) -> None:
         self._cells = dict(cells)
@@ -127,7 +158,7 @@ class Storage:
         with self._guard.lock.reading():
             self._check_whole(self._cells)
             distinct = list(dict.fromkeys(self._cells.values()))
-            copies = dict(zip(distinct, map(_Cell, place([cell.array for cell in distinct]))))
+            copies = dict(zip(distinct, _placed([cell.array for cell in distinct])))
         return self._over({name: copies[cell] for name, cell in self._cells.items()}, _Guard())
 
     def share(self, names: Iterable[str] | Mapping[str, str]) -> Storage:
@@ -148,6 +179,12 @@ class Storage:
     def version(self) -> int:
         """Counts the runs that write and the resets: what is derived from the states can be kept by it."""
         return self._guard.version
+
+    @property
+    def derived_bytes(self) -> int:
+        """The memory of what is kept beside the states: packed weights and the like, until a state is written."""
+        kept = (arrays for made in list(self._guard.derived.values()) for arrays in list(made.values()))
+        return sum(array.nbytes for arrays in kept for array in arrays)
 
     @property
     def torn(self) -> bool:
@@ -199,6 +236,7 @@ class Storage:
                 )
         with self._guard.lock.writing():
             self._guard.version += 1
+            self._guard.derived.clear()
             for cell in self._cells.values():
                 cell.torn = True
             for name, value in values.items():
@@ -216,7 +254,9 @@ class Storage:
         lock = self._guard.lock
         with lock.writing(deadline) if written else lock.reading(deadline):
             self._check_whole(names)
-            held = Held({name: self._cells[name].array for name in names})
+            if written:
+                self._guard.derived.clear()
+            held = Held({name: self._cells[name] for name in names}, self._guard)
             try:
                 yield held
             except BaseException:
@@ -234,6 +274,11 @@ class Storage:
                 f"the storage is torn: a run that writes {', '.join(torn)} ended early",
                 hint="give every state a value with storage.reset({name: array})",
             )
+
+
+def _placed(arrays: Sequence[np.ndarray]) -> list[_Cell]:
+    """Cells of copies, which nobody else has."""
+    return [_Cell(array, own=True) for array in place(arrays)]
 
 
 def _check_dtypes(arrays: Mapping[str, np.ndarray]) -> None:
