@@ -110,6 +110,20 @@ def test_dump_shows_each_stage(words: tuple[str, ...], expected: str) -> None:
     )
 
 
+def test_dump_shows_what_is_derived_from_states_too(tmp_path: Path) -> None:
+    model = tmp_path / "m.rlm"
+    model.write_text(
+        "func @main(%x : f32[N,2]) states(%w : f32[2,16]) {\n  %m = state_read(%w)\n  %y = matmul(%x, %m)\n"
+        "  return %y states(%w)\n}\n"
+    )
+    shown = relume("dump", model, "--program", "--target", "x86-64-avx2").stdout
+    assert shown.count("program ") == 2 and 'program "main.derived"' in shown
+    assert "in %derived0 [1,2,16]" in shown and "out %derived0 [1,2,16]" in shown
+    plain = relume("dump", model, "--program", "--target", "x86-64-avx2", "--optimize", "0").stdout
+    assert plain.count("program ") == 1
+    assert 'kind="derived"' in relume("dump", model, "--after", "derive").stdout
+
+
 @pytest.mark.parametrize("name", list(pipeline.PASSES))
 def test_dump_after_every_pass(name: str) -> None:
     assert relume("dump", models.DIGITS, "--after", name).exit_code == 0

@@ -195,9 +195,12 @@ class Executable:
         deriver = self._deriver
         if deriver is None:
             return ()
-        of = held.of(port.name for port in deriver.states)
-        # What is kept is not computed again soon: the arena goes.
-        return of.derived(deriver, lambda: deriver._run((), Context() if of.keeps else None, of, deadline))
+        names = [port.name for port in deriver.states]
+        return held.derived(deriver, names, lambda states: deriver._derive(states, deadline))
+
+    def _derive(self, held: Held, deadline: int) -> list[np.ndarray]:
+        """Runs this function, which has no inputs. What is kept is not computed again soon, so the arena goes."""
+        return self._run((), Context() if held.keeps else None, held, deadline)
 
     def _run(
         self,

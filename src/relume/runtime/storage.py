@@ -37,7 +37,7 @@ class _Guard:
 
     lock: ReadWriteLock = field(default_factory=ReadWriteLock)
     version: int = 0
-    derived: WeakKeyDictionary[object, dict[Cells, list[np.ndarray]]] = field(default_factory=WeakKeyDictionary)
+    derived: WeakKeyDictionary[object, dict[Cells, Sequence[np.ndarray]]] = field(default_factory=WeakKeyDictionary)
     """What was derived from this version, by who did and from which cells. Put in by who holds the lock to read, and
     thrown away by who holds it to write before anything is written: what is here is true, wherever a run may end."""
 
@@ -52,25 +52,23 @@ class Held:
         self._cells = cells
         self._guard = guard
 
-    def of(self, names: Iterable[str]) -> Held:
-        """Some of the states, for a part of the run that writes none."""
-        return Held({name: self._cells[name] for name in names}, self._guard)
-
     @property
     def keeps(self) -> bool:
         """Whether what is derived from the states can be kept. What is borrowed or mapped others may write unseen."""
         return all(cell.own for cell in self._cells.values())
 
-    def derived(self, maker: object, make: Callable[[], Sequence[np.ndarray]]) -> Sequence[np.ndarray]:
-        """What `make()` computes from the states, for a run that writes none: once for each version and `maker`, or in
+    def derived(
+        self, maker: object, names: Sequence[str], make: Callable[[Held], Sequence[np.ndarray]]
+    ) -> Sequence[np.ndarray]:
+        """What `make` computes from these states, in a run that writes none: once for each version and `maker`, or in
         each run where it cannot be kept."""
-        if not self.keeps:
-            return make()
-        cells = tuple(self._cells.values())
+        cells = tuple([self._cells[name] for name in names])
         kept = self._guard.derived.get(maker, {}).get(cells)
         if kept is None:
-            # Two threads may both come here; what is put in first is kept.
-            kept = self._guard.derived.setdefault(maker, {}).setdefault(cells, place(make()))
+            part = Held(dict(zip(names, cells)), self._guard)
+            kept = make(part)
+            if part.keeps:  # Two threads may both come here; what is put in first is kept.
+                kept = self._guard.derived.setdefault(maker, {}).setdefault(cells, kept)
         return kept
 
 
@@ -81,6 +79,9 @@ class Storage:
     read hold it together, a run that writes holds it alone. `storage[name]` gives a copy. `version` counts the runs
     and resets that may have changed it. A run that ends early may have written some states and not others: those that
     it writes are then *torn*, and every use says so until they are `reset`.
+
+    What runs derive from the states alone, such as packed weights, is kept beside them until one is written. Memory
+    that is borrowed or mapped others may write unseen: what depends on it is computed in each run.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -183,8 +184,9 @@ class Storage:
     @property
     def derived_bytes(self) -> int:
         """The memory of what is kept beside the states: packed weights and the like, until a state is written."""
-        kept = (arrays for made in list(self._guard.derived.values()) for arrays in list(made.values()))
-        return sum(array.nbytes for arrays in kept for array in arrays)
+        makers = [reference() for reference in self._guard.derived.keyrefs()]  # At once: others may add to it.
+        made = [list(self._guard.derived.get(maker, {}).values()) for maker in makers if maker is not None]
+        return sum(array.nbytes for kept in made for arrays in kept for array in arrays)
 
     @property
     def torn(self) -> bool:
@@ -254,7 +256,7 @@ class Storage:
         lock = self._guard.lock
         with lock.writing(deadline) if written else lock.reading(deadline):
             self._check_whole(names)
-            if written:
+            if written and self._guard.derived:
                 self._guard.derived.clear()
             held = Held({name: self._cells[name] for name in names}, self._guard)
             try:
