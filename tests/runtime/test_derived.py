@@ -312,3 +312,23 @@ def test_a_state_of_open_extents_beside_it() -> None:
         np.testing.assert_array_equal(got["e"], np.ones((3, 1), F32))
         got["e"][...] = 7  # The caller's own.
     assert weights.derived_bytes == 12
+
+
+def test_constants_alone_are_derived_beside_states() -> None:
+    """What folding leaves to compiled code, for its last bits are a machine's own."""
+    text = """
+    func @main(%x : f32[2]) states(%w : f32[2]) {
+      %e = exp(@c)
+      %m = state_read(%w)
+      %s = add(%x, %m)
+      %y = mul(%s, %e)
+      return %y as "y" states(%w)
+    }
+    const @c : f32[2] = [0, 0]
+    """
+    exe = relume.compile(relume.parse(text), threads=1)
+    assert exe.artifact.derived is not None and not exe.artifact.derived.states
+    mine = np.ones(2, F32)
+    for storage in (Storage({"w": mine}), Storage.borrow({"w": mine})):
+        for _ in range(2):
+            np.testing.assert_array_equal(exe.run({"x": mine}, states=storage)["y"], [2, 2])

@@ -249,7 +249,7 @@ class Executable:
             if deadline:
                 context.frame[DEADLINE] = deadline
             if held is not None:
-                context.states[:] = [address_of(array) for array in held.arrays.values()]
+                context.states[: len(held.arrays)] = [address_of(array) for array in held.arrays.values()]
                 context.inputs[self._arity : self._input_count] = [address_of(array) for array in derived]
                 held.started = True
             status = self._entry(context.address)
