@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from relume.base import dims
 from relume.base.dtypes import ALL, from_numpy
 from relume.base.errors import InputError, RunError
 from relume.runtime.artifact import Port
+from relume.runtime.derived import Derived
 from relume.runtime.lock import ReadWriteLock
 from relume.runtime.memory import address_of, place
 
@@ -28,18 +28,13 @@ class _Cell:
     own: bool = False
 
 
-Cells = tuple[_Cell, ...]
-
-
 @dataclass(eq=False)
 class _Guard:
     """What storages over one memory have in common."""
 
     lock: ReadWriteLock = field(default_factory=ReadWriteLock)
     version: int = 0
-    derived: WeakKeyDictionary[object, dict[Cells, Sequence[np.ndarray]]] = field(default_factory=WeakKeyDictionary)
-    """What was derived from this version, by who did and from which cells. Put in by who holds the lock to read, and
-    thrown away by who holds it to write before anything is written: what is here is true, wherever a run may end."""
+    derived: Derived = field(default_factory=Derived)
 
 
 class Held:
@@ -63,13 +58,12 @@ class Held:
         """What `make` computes from these states, in a run that writes none: once for each version and `maker`, or in
         each run where it cannot be kept."""
         cells = tuple([self._cells[name] for name in names])
-        kept = self._guard.derived.get(maker, {}).get(cells)
-        if kept is None:
-            part = Held(dict(zip(names, cells)), self._guard)
-            kept = make(part)
-            if part.keeps:  # Two threads may both come here; what is put in first is kept.
-                kept = self._guard.derived.setdefault(maker, {}).setdefault(cells, kept)
-        return kept
+        found = self._guard.derived.find(maker, cells)
+        if found is not None:
+            return found
+        part = Held(dict(zip(names, cells)), self._guard)
+        made = make(part)
+        return self._guard.derived.keep(maker, cells, made) if part.keeps else made
 
 
 class Storage:
@@ -184,9 +178,7 @@ class Storage:
     @property
     def derived_bytes(self) -> int:
         """The memory of what is kept beside the states: packed weights and the like, until a state is written."""
-        makers = [reference() for reference in self._guard.derived.keyrefs()]  # At once: others may add to it.
-        made = [list(self._guard.derived.get(maker, {}).values()) for maker in makers if maker is not None]
-        return sum(array.nbytes for kept in made for arrays in kept for array in arrays)
+        return self._guard.derived.bytes
 
     @property
     def torn(self) -> bool:
@@ -238,7 +230,7 @@ class Storage:
                 )
         with self._guard.lock.writing():
             self._guard.version += 1
-            self._guard.derived.clear()
+            self._guard.derived.drop()
             for cell in self._cells.values():
                 cell.torn = True
             for name, value in values.items():
@@ -256,8 +248,8 @@ class Storage:
         lock = self._guard.lock
         with lock.writing(deadline) if written else lock.reading(deadline):
             self._check_whole(names)
-            if written and self._guard.derived:
-                self._guard.derived.clear()
+            if written:
+                self._guard.derived.drop()
             held = Held({name: self._cells[name] for name in names}, self._guard)
             try:
                 yield held
