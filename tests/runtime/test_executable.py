@@ -371,7 +371,9 @@ def test_a_state_is_of_a_type_that_models_have() -> None:
 
 
 def test_a_run_that_ends_early_leaves_its_storage_torn_until_it_is_reset() -> None:
-    artifact = machine_code.artifact(machine_code.spin().image, states=machine_code.count().states, written=("w",))
+    artifact = machine_code.artifact(
+        machine_code.spin(writes=True).image, states=machine_code.count().states, written=("w",)
+    )
     exe, storage = Executable(artifact, threads=1), Storage({"w": np.zeros(1, F32)})
     with pytest.raises(LimitError):
         exe.run({"x": np.ones(1, F32)}, time_limit=0.01, states=storage)

@@ -18,7 +18,7 @@ from relume.base.errors import InputError, LimitError, RunError, UnsupportedErro
 from relume.runtime import constants
 from relume.runtime.artifact import Artifact, Port
 from relume.runtime.binding import READY, as_ready, by_position
-from relume.runtime.context import DEADLINE, DETAIL0, DETAIL1, FAILED, Context
+from relume.runtime.context import DEADLINE, DETAIL0, DETAIL1, FAILED, WRITTEN, Context
 from relume.runtime.image import MappedImage
 from relume.runtime.memory import address_of
 from relume.runtime.plan import Plan, check_closed, make_plan
@@ -227,10 +227,7 @@ class Executable:
                 table[index] = address_of(output)
             if deadline:
                 context.frame[DEADLINE] = deadline
-            if held is not None:
-                context.states[:] = [address_of(array) for array in held.arrays.values()]
-                held.started = True
-            status = self._entry(context.address)
+            status = self._entry(context.address) if held is None else self._enter(context, held)
             if status:
                 raise self._error(status, context)
             if deadline:
@@ -243,6 +240,16 @@ class Executable:
             if own is None:
                 self._contexts.append(context)
         return outputs
+
+    def _enter(self, context: Context, held: Held) -> int:
+        """Native code on states: notes whether it has written any."""
+        context.states[:] = [address_of(array) for array in held.arrays.values()]
+        context.frame[WRITTEN] = 0
+        held.wrote = True  # For all that is known, should a signal handler raise on the way in or out.
+        try:
+            return self._entry(context.address)
+        finally:
+            held.wrote = bool(context.frame[WRITTEN])
 
     def _planned(self, arrays: Sequence[np.ndarray]) -> tuple[Key, Plan]:
         """The plan for arrays that are ready, and its key."""

@@ -39,8 +39,8 @@ class Held:
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.arrays = arrays
-        self.started = False
-        """To be set when native code begins: from here on an early end may leave some states written, some not."""
+        self.wrote = False
+        """To be set where native code may have written a state: an early end then leaves some written, some not."""
 
 
 class Storage:
@@ -48,8 +48,8 @@ class Storage:
 
     `Storage(arrays)` owns copies; `Storage.borrow` uses the caller's own arrays, `Storage.map` files. Runs that only
     read hold it together, a run that writes holds it alone. `storage[name]` gives a copy. `version` counts the runs
-    and resets that may have changed it. A run that ends early may have written some states and not others: those that
-    it writes are then *torn*, and every use says so until they are `reset`.
+    and resets that may have changed it. A run that ends after its first write may have written some states and not
+    others: those that it writes are then *torn*, and every use says so until they are `reset`.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -210,7 +210,7 @@ class Storage:
     def run(self, names: Sequence[str], written: Sequence[str], deadline: int = 0) -> Iterator[Held]:
         """Holds the storage for one run on the states `names`, of which it writes `written`, and gives their arrays.
 
-        An exception after `Held.started` leaves what is written torn. Past `deadline` (as in `ReadWriteLock`) raises
+        An exception where `Held.wrote` leaves `written` torn. Past `deadline` (as in `ReadWriteLock`) raises
         `LimitError`.
         """
         lock = self._guard.lock
@@ -220,11 +220,11 @@ class Storage:
             try:
                 yield held
             except BaseException:
-                for name in written if held.started else ():
+                for name in written if held.wrote else ():
                     self._cells[name].torn = True
                 raise
             finally:
-                if written and held.started:
+                if written and held.wrote:
                     self._guard.version += 1
 
     def _check_whole(self, names: Iterable[str]) -> None:
