@@ -156,7 +156,7 @@ def update(low: Lowering, group: Group) -> None:
 
 
 def _check_indices(low: Lowering) -> None:
-    """Checks the indices of all updates, as far as they are known: what is wrong ends the run before the first write."""
+    """Checks the indices of all updates that are known by now: what is wrong ends the run before the first write."""
     here = low.location
     for group in low.groups:
         if group.op not in IN_PLACE:
