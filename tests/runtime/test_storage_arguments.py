@@ -1,4 +1,4 @@
-"""Arguments of storages and runs that do not fit are `InputError`s that say what was expected, no bare Python errors."""
+"""Arguments of storages and runs that do not fit are `InputError`s that say what was expected, no bare errors."""
 
 from __future__ import annotations
 
