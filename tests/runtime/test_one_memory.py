@@ -53,11 +53,17 @@ def lent_raw_maps(folder: Path) -> Storage:
     return Storage.borrow({"w": maps[0], "v": maps[1]})
 
 
+def lent_memory_of_no_file(folder: Path) -> Storage:
+    shared = np.frombuffer(mmap.mmap(-1, 4096), F32)
+    shared[:3] = [0, 1, 2]
+    return Storage.borrow({"w": shared[:2], "v": shared[1:3]})
+
+
 def renamed(folder: Path) -> Storage:
     return Storage({"a": np.arange(2, dtype=F32)}).share({"w": "a", "v": "a"})
 
 
-WAYS: list[Callable[[Path], Storage]] = [borrowed, mapped, lent_maps, lent_raw_maps, renamed]
+WAYS: list[Callable[[Path], Storage]] = [borrowed, mapped, lent_maps, lent_raw_maps, lent_memory_of_no_file, renamed]
 ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +30,6 @@ class Place:
     file: str
     start: int
     end: int
-
-    def overlaps(self, other: Place) -> bool:
-        return self.file == other.file and self.start < other.end and other.start < self.end
 
     def __contains__(self, other: Place) -> bool:
         return self.file == other.file and self.start <= other.start and other.end <= self.end
@@ -70,9 +69,17 @@ def owned(arrays: Sequence[np.ndarray]) -> list[Cell]:
 def lent(arrays: Sequence[np.ndarray]) -> list[Cell]:
     """Cells over these very arrays, which know each other where they share memory."""
     made = [Cell(array, where, _mapping(array)) for array, where in zip(arrays, _places(arrays))]
-    for cells in _groups(made):
-        for cell in cells:
-            cell.touching = tuple(other for other in cells if other is cell or other.place.overlaps(cell.place))
+    order = sorted(made, key=lambda cell: cell.place)
+    touching: dict[Cell, list[Cell]] = {cell: [cell] for cell in made}
+    for index, cell in enumerate(order):
+        for other in islice(order, index + 1, None):
+            if other.place.file != cell.place.file or other.place.start >= cell.place.end:
+                break
+            if other.place.end > other.place.start:
+                touching[cell].append(other)
+                touching[other].append(cell)
+    for cell, others in touching.items():
+        cell.touching = tuple(others)
     return made
 
 
@@ -182,7 +189,13 @@ def _is_plain(array: np.ndarray) -> bool:
 
 
 def _mapping(array: np.ndarray) -> mmap.mmap | None:
-    return next((owner for owner in _bases(array) if isinstance(owner, mmap.mmap)), None)
+    """What maps the file that the array lies in, if it still knows how long that is."""
+    for owner in _bases(array):
+        if isinstance(owner, mmap.mmap):
+            with suppress(OSError, ValueError):  # It has no file, or has let go of it.
+                owner.size()
+                return owner
+    return None
 
 
 def _addresses(array: np.ndarray) -> Place:
