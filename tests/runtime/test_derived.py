@@ -274,7 +274,7 @@ def test_a_torn_storage_refuses_as_before(exe: Executable, plain: Executable) ->
     storage = Storage(arrays())
     result(exe, storage)
     with pytest.raises(KeyboardInterrupt), storage.run(["w"], ["w"]) as held:
-        held.started = True
+        held.wrote = True
         held.arrays["w"][3] = 7
         raise KeyboardInterrupt
     with pytest.raises(RunError, match="torn"):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from relume.base import targets
 from relume.base.abi import Status
 from relume.base.errors import InputError, LimitError, RunError, UnsupportedError
 from relume.runtime import constants
+from relume.runtime.arguments import typed
 from relume.runtime.artifact import Artifact, Port
 from relume.runtime.binding import READY, as_ready, by_position
-from relume.runtime.context import DEADLINE, DETAIL0, DETAIL1, FAILED, Context
+from relume.runtime.context import DEADLINE, DETAIL0, DETAIL1, FAILED, WRITTEN, Context
 from relume.runtime.image import MappedImage
 from relume.runtime.memory import address_of
 from relume.runtime.plan import Plan, check_closed, make_plan
@@ -169,6 +171,20 @@ class Executable:
                 got=type(inputs).__name__,
                 hint="pass a dict, or call the executable itself with arrays",
             )
+        if not isinstance(states, (Storage, NoneType)):
+            raise InputError(
+                f"the states of {self.name} are no Storage",
+                expected="a relume.Storage",
+                got=type(states).__name__,
+                hint="make one with relume.Storage({name: array})",
+            )
+        if not isinstance(context, (Context, NoneType)):
+            raise InputError(
+                f"the context of {self.name} is no Context",
+                expected="a relume.Context, or none",
+                got=type(context).__name__,
+                hint="make one with relume.Context(), or leave it out",
+            )
         deadline = _deadline(time_limit)
         outputs = self._run_with(by_position(self.artifact, (), inputs), deadline, states, context)
         return dict(zip(self._output_names, outputs))
@@ -187,7 +203,7 @@ class Executable:
                 return self._run(ready, context, None, deadline)
             names, written = [port.name for port in self.states], self.artifact.written
             with self._check_states(storage, plan).run(names, written, deadline) as held:
-                ready = _apart(ready, [held.arrays[name] for name in written])
+                ready = held.apart(ready)
                 return self._run(ready, context, held, deadline, self._derived(held, deadline))
 
     def _derived(self, held: Held, deadline: int) -> Sequence[np.ndarray]:
@@ -248,11 +264,7 @@ class Executable:
                 table[index] = address_of(output)
             if deadline:
                 context.frame[DEADLINE] = deadline
-            if held is not None:
-                context.states[: len(held.arrays)] = [address_of(array) for array in held.arrays.values()]
-                context.inputs[self._arity : self._input_count] = [address_of(array) for array in derived]
-                held.started = True
-            status = self._entry(context.address)
+            status = self._entry(context.address) if held is None else self._enter(context, held, derived)
             if status:
                 raise self._error(status, context)
             if deadline:
@@ -265,6 +277,17 @@ class Executable:
             if own is None:
                 self._contexts.append(context)
         return outputs
+
+    def _enter(self, context: Context, held: Held, derived: Sequence[np.ndarray]) -> int:
+        """Native code on states: notes whether it has written any."""
+        context.states[: len(held.arrays)] = [address_of(array) for array in held.arrays.values()]
+        context.inputs[self._arity : self._input_count] = [address_of(array) for array in derived]
+        context.frame[WRITTEN] = 0
+        held.wrote = True  # For all that is known, should a signal handler raise on the way in or out.
+        try:
+            return self._entry(context.address)
+        finally:
+            held.wrote = bool(context.frame[WRITTEN])
 
     def _planned(self, arrays: Sequence[np.ndarray]) -> tuple[Key, Plan]:
         """The plan for arrays that are ready, and its key."""
@@ -289,13 +312,6 @@ class Executable:
                 expected=", ".join(map(str, self.states)),
                 hint="make them with storage = relume.Storage({name: array}) and call exe.run(inputs, states=storage)",
             )
-        if not isinstance(storage, Storage):
-            raise InputError(
-                f"the states of {self.name} are no Storage",
-                expected="a relume.Storage",
-                got=type(storage).__name__,
-                hint="make one with relume.Storage({name: array})",
-            )
         for port, shape in zip(self.states, plan.states):
             if port.name not in storage:
                 raise InputError(
@@ -305,14 +321,13 @@ class Executable:
             if got != (port.dtype.numpy, shape):
                 raise InputError(
                     f"state {port.name!r} does not fit",
-                    expected=f"{port.dtype}{list(shape)}",
-                    got=f"{got[0]}{list(got[1])}",
+                    expected=typed(port.dtype.numpy, shape),
+                    got=typed(*got),
                 )
             if port.name in self.artifact.written and not storage.writable(port.name):
                 raise InputError(
-                    f"{self.name} writes the state {port.name!r}, which is mapped to be read",
-                    expected=f"a writable state {port}",
-                    hint="map the file with writable=True",
+                    f"{self.name} writes the state {port.name!r}, which is read-only: its file is mapped to be read",
+                    hint="map it with writable=True",
                 )
         for pair in storage.overlaps:
             if all(name in self.artifact.written for name in pair):
@@ -341,11 +356,6 @@ class Executable:
         if status == Status.DIVISION:
             return RunError("an integer was divided by zero", where=where, hint="check the divisor's input")
         return RunError(f"the run failed with status {status}", where=where, got=f"details {details}")
-
-
-def _apart(inputs: list[np.ndarray], written: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The inputs, but copies of those that lie in states that the run writes: a caller may have lent both."""
-    return [array.copy() if any(np.may_share_memory(array, state) for state in written) else array for array in inputs]
 
 
 def _deadline(time_limit: float | None) -> int:
