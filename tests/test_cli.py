@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner, Result
 
 import models
-from relume import pipeline
+from relume import api, pipeline
 from relume.cli import app
 
 
@@ -110,6 +110,20 @@ def test_dump_shows_each_stage(words: tuple[str, ...], expected: str) -> None:
     )
 
 
+def test_dump_shows_what_is_derived_from_states_too(tmp_path: Path) -> None:
+    model = tmp_path / "m.rlm"
+    model.write_text(
+        "func @main(%x : f32[N,2]) states(%w : f32[2,16]) {\n  %m = state_read(%w)\n  %y = matmul(%x, %m)\n"
+        "  return %y states(%w)\n}\n"
+    )
+    shown = relume("dump", model, "--program", "--target", "x86-64-avx2").stdout
+    assert shown.count("program ") == 2 and 'program "main.derived"' in shown
+    assert "in %derived0 [1,2,16]" in shown and "out %derived0 [1,2,16]" in shown
+    plain = relume("dump", model, "--program", "--target", "x86-64-avx2", "--optimize", "0").stdout
+    assert plain.count("program ") == 1
+    assert 'kind="derived"' in relume("dump", model, "--after", "derive").stdout
+
+
 @pytest.mark.parametrize("name", list(pipeline.PASSES))
 def test_dump_after_every_pass(name: str) -> None:
     assert relume("dump", models.DIGITS, "--after", name).exit_code == 0
@@ -136,3 +150,27 @@ def test_what_is_wrong_is_said_and_decides_the_exit_status(words: tuple[object, 
     assert done.exit_code == status, done.output
     assert text in done.output
     assert "Traceback" not in done.output
+
+
+def test_a_compiled_file_is_run_and_is_no_model(picture_file: Path, tmp_path: Path) -> None:
+    compiled = tmp_path / "digits.rlx"
+    api.save(api.compile(api.load(models.DIGITS), threads=1), compiled)
+    args = ("--input", picture_file, "--top", 1, "--json")
+    plain, again = (json.loads(relume("run", file, *args).stdout) for file in (models.DIGITS, compiled))
+    assert again["outputs"] == plain["outputs"] and again["compile_s"] is None
+    assert relume("run", compiled, "--input", picture_file).exit_code == 0
+    for more in (("--engine", "reference"), ("--state", "a=b")):
+        done = relume("run", compiled, "--input", picture_file, *more)
+        assert done.exit_code == 2 and "is compiled" in done.stderr
+    for command in ("check", "dump"):
+        done = relume(command, compiled)
+        assert done.exit_code == 1 and "load_executable" in done.stderr
+
+
+def test_a_compiled_file_with_states_starts_at_zero(tmp_path: Path) -> None:
+    text = "func @main(%x : f32[N]) states(%h : f32[N]) {\n%v = state_read(%h)\n%y = add(%x, %v)\n"
+    module = api.parse(text + '%n = state_write(%h, %y)\nreturn %y as "y" states(%n)\n}')
+    api.save(api.compile(module, threads=1), tmp_path / "m.rlx")
+    np.save(tmp_path / "x.npy", np.ones(3, np.float32))
+    done = relume("run", tmp_path / "m.rlx", "--input", tmp_path / "x.npy", "--json")
+    assert json.loads(done.stdout)["outputs"]["y"]["values"] == [1, 1, 1]

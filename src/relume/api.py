@@ -17,6 +17,7 @@ from relume.graph.types import UNTRACED, Function, Module
 from relume.ops import OPS
 from relume.passes.stateful import with_states
 from relume.runtime import Executable, save_executable
+from relume.runtime.arguments import as_array, as_names
 
 if TYPE_CHECKING:
     import onnx
@@ -37,9 +38,17 @@ def load(
     Raises `InputError` where the file cannot be read, `ModelError` where it is malformed, `UnsupportedError` listing
     every node that is not supported, and `LimitError` where it asks for more than the documented limits.
     """
-    if isinstance(source, (str, Path)) and Path(source).suffix == ".rlm":
+    path = Path(source) if isinstance(source, (str, Path)) else None
+    if path is not None and path.suffix == ".rlx":
+        raise InputError(
+            f"{path} is a compiled artifact, not a model",
+            expected="an ONNX or .rlm file",
+            got=path,
+            hint="run it with relume.load_executable(path), or `relume run`",
+        )
+    if path is not None and path.suffix == ".rlm":
         try:
-            module = parse(_read(Path(source)).decode(), source=Path(source).name)
+            module = parse(_read(path).decode(), source=path.name)
         except UnicodeDecodeError as error:
             raise ModelError("the file is not text in UTF-8", where=source, got=error.reason) from None
         if values:
@@ -49,7 +58,7 @@ def load(
         from relume.frontends import onnx as frontend
 
         module = frontend.load(source, values=values)
-    return module.with_function(with_states(module.main, states)) if states else module
+    return module if states is None else module.with_function(with_states(module.main, states))
 
 
 def _read(path: Path) -> bytes:
@@ -117,11 +126,19 @@ def evaluate(
 ) -> dict[str, np.ndarray]:
     """What the model means: evaluates it by each op's NumPy reference. Slow, and the judge of everything else.
 
-    Takes and gives arrays by name. Next states come back under the states' names. Raises `InputError`, `RunError`.
+    Takes and gives arrays by name. Next states come back under the states' names, so no output may have one of them.
+    Raises `InputError`, `ModelError`, `RunError`.
     """
     if not isinstance(module, (Module, Function)):
         raise ModelError("there is nothing to evaluate", expected="a Module or a Function", got=type(module).__name__)
     fn = module if isinstance(module, Function) else module.main
+    clash = next((state.name for state in fn.states if state.name in fn.output_names), None)
+    if clash is not None:
+        raise ModelError(
+            f"the output {clash!r} of {fn.name} is named like the state {clash!r}",
+            expected="another name for the output: results go by name",
+            got=", ".join(fn.output_names),
+        )
     outputs, after = reference.evaluate(
         fn, _in_order(fn, "input", fn.inputs, inputs), _in_order(fn, "state", fn.states, states or {})
     )
@@ -129,6 +146,7 @@ def evaluate(
 
 
 def _in_order(fn: Function, kind: str, wanted: tuple[object, ...], given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    given = as_names(f"the {kind}s of {fn.name}", given, "{'x': array}")
     names = [value.name for value in wanted]  # type: ignore[attr-defined]
     if set(names) != set(given):
         raise InputError(
@@ -137,7 +155,7 @@ def _in_order(fn: Function, kind: str, wanted: tuple[object, ...], given: Mappin
             got=", ".join(given) or "none",
             hint=f"pass exactly these {kind}s by name",
         )
-    return [np.asarray(given[name]) for name in names]
+    return [as_array(f"{kind} {name!r}", given[name]) for name in names]
 
 
 def save(executable: Executable, path: str | Path) -> None:

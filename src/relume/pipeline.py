@@ -20,6 +20,7 @@ from relume.passes.canonicalize import canonicalize
 from relume.passes.cse import cse
 from relume.passes.dce import dce
 from relume.passes.decompose import decompose
+from relume.passes.derive import derive, split
 from relume.passes.fold import fold
 from relume.passes.fuse import fuse
 from relume.passes.layout import layout
@@ -50,6 +51,7 @@ TABLE: tuple[Row, ...] = (
     Row(cse, "one packed form of each shared weight or input, before it is computed"),
     Row(fold, "packs the weights that layout has asked for"),
     Row(dce, "so that no dead user keeps a value from being fused"),
+    Row(derive, "after layout, which asks for packed states; before fusion, which would mix the kept with the rest"),
     Row(fuse, "last: a fused region hides its ops from every other pass"),
     Row(dce, "drops what the fused regions have replaced"),
 )
@@ -92,6 +94,28 @@ def to_program(
     return program
 
 
+def programs(
+    fn: Function,
+    target: Target,
+    *,
+    level: int = 1,
+    check: bool = False,
+    watch: Watch | None = None,
+    order: str = "program",
+    reuse: bool = True,
+) -> tuple[Program, ...]:
+    """The program of a function, and behind it, where something is derived from states apart, the one that does it.
+
+    The outputs of the second are the last inputs of the first. Raises what `optimize` and `to_program` raise.
+    """
+    first, derived = split(optimize(fn, level=level, check=check, watch=watch))
+    program = to_program(first, target, order=order, reuse=reuse, requirements=requirements_of(fn))
+    if derived is None:
+        return (program,)
+    derived = optimize(derived, level=level, check=check, watch=watch)
+    return program, to_program(derived, target, order=order, reuse=reuse)
+
+
 def build(
     fn: Function,
     target: Target,
@@ -104,6 +128,13 @@ def build(
     """The whole road: verify, optimise, lower, and generate code."""
     verify_graph(fn)
     requirements = requirements_of(fn)
-    optimized = optimize(fn, level=level, check=check, watch=watch)
-    program = to_program(optimized, target, requirements=requirements)
-    return replace(codegen.build(program, target, cache=cache), requirements=requirements)
+    artifact, *derived = (
+        codegen.build(program, target, cache=cache)
+        for program in programs(fn, target, level=level, check=check, watch=watch)
+    )
+    return replace(
+        artifact,
+        inputs=artifact.inputs[: len(fn.inputs)],
+        requirements=requirements,
+        derived=derived[0] if derived else None,
+    )

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import relume
-from relume import ModelError, Storage
+from relume import InputError, ModelError, Storage, VerifyError
 from relume.cli import app
 
 F32 = np.float32
@@ -138,3 +138,34 @@ def test_check_and_dump_show_states(files: tuple[str, str]) -> None:
 def test_a_wrong_state_says_so(files: tuple[str, str], words: list[str], status: int, says: str) -> None:
     done = CliRunner().invoke(app, ["check", files[0], *words, "--json"])
     assert done.exit_code == status and says in json.loads(done.stdout)["message"]
+
+
+@pytest.mark.parametrize(
+    ("states", "error", "says"),
+    [
+        (["h_in"], InputError, r"states goes by name(.|\n)*a dict(.|\n)*list(.|\n)*'h_in': 'h_out'"),
+        (0, InputError, "states goes by name"),
+        ({"h_in": 3}, InputError, r"next value of 'h_in' is no name(.|\n)*got: 3"),
+        ({3: "h_out"}, InputError, "no string"),
+        (
+            {"x": "h_out", "h_in": "h_out"},
+            ModelError,
+            r"'h_out' cannot be the next value of two inputs, 'x' and 'h_in'",
+        ),
+    ],
+)
+def test_states_of_the_wrong_type_or_twice_are_refused(states: object, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        relume.load(elman(), states=states)  # type: ignore[arg-type]
+
+
+def test_an_output_that_is_named_like_a_state_is_refused(tmp_path: Path) -> None:
+    text = 'func @main(%x : f32[2], %h : f32[2]) {\n%n = add(%x, %h)\nreturn %n as "next", %x as "h"\n}'
+    (tmp_path / "m.rlm").write_text(text)
+    with pytest.raises(ModelError, match=r"output 'h' has the name of the input 'h'(.|\n)*rename the output"):
+        relume.load(tmp_path / "m.rlm", states={"h": "next"})
+    state = relume.parse('func @main(%x : f32[2]) states(%h : f32[2]) {\nreturn %x as "h" states(%h)\n}')
+    with pytest.raises(VerifyError, match="output 'h' is named like the state %h"):
+        relume.compile(state)
+    with pytest.raises(ModelError, match="output 'h' of main is named like the state 'h'"):
+        relume.evaluate(state, {"x": np.zeros(2, F32)}, {"h": np.zeros(2, F32)})

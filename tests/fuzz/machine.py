@@ -19,7 +19,7 @@ import numpy as np
 from relume.base import abi, dims, intervals
 from relume.base.targets import AVX2
 from relume.codegen import Cache, calls, link, llvm
-from relume.codegen.artifacts import _Kernels
+from relume.codegen import Kernels as Shelf
 from relume.codegen.keys import kernel_of
 from relume.program import plan as planning
 from relume.program.types import Instr, KernelSpec, Program, Space
@@ -44,7 +44,7 @@ class Kernels:
     """Every kernel that was met, ready to be called. `cache` keeps their code on disk too."""
 
     def __init__(self, cache: Cache | None = None) -> None:
-        self._shelf = _Kernels(cache, lambda text, name: llvm.compile_ir(text, AVX2, 2, name=name))
+        self._shelf = Shelf(cache, lambda text, name: llvm.compile_ir(text, AVX2, 2, name=name))
         self._images: dict[str, MappedImage] = {}
         self._functions: dict[str, Any] = {}
 

@@ -179,10 +179,19 @@ def _gather(inputs, params, outputs, scalars):
 def _scatter(op):
     def kernel(inputs, params, outputs, scalars):
         indices, updates = inputs
-        assert indices.ndim == 1
+        assert indices.ndim == 1 and not (indices < 0).any()
         return [_reference(op, [outputs[0], indices, updates])]
 
     return kernel
+
+
+def _row_numbers(inputs, params, outputs, scalars):
+    (indices,) = inputs
+    assert indices.ndim == 1
+    (extent,) = scalars
+    if ((indices < -extent) | (indices >= extent)).any():
+        raise IndexError("an index is out of range")
+    return [np.where(indices < 0, indices + extent, indices).astype(np.int64)]
 
 
 def _extents(inputs, params, outputs, scalars):
@@ -207,6 +216,7 @@ KERNELS = {
     "reduce": _reduce,
     "argmax": _argmax,
     "gather": _gather,
+    "row_numbers": _row_numbers,
     "scatter_add": _scatter("scatter_add"),
     "scatter_update": _scatter("scatter_update"),
     "extents": _extents,

@@ -31,6 +31,11 @@ _FIELDS = """
   %arena = load ptr, ptr %arena.at, align 8
 """
 
+_MARK = """
+  %written.at = getelementptr i8, ptr %ctx, i64 $written
+  store i64 1, ptr %written.at, align 8
+"""
+
 # t = x * c on the pool, in the arena; y = t + x
 _AFFINE = """
 declare i32 @relume_parallel(ptr, ptr, ptr, ptr, i64)
@@ -107,6 +112,7 @@ entry:
   %y.p = load ptr, ptr %outputs, align 8
   %x = load float, ptr %x.p, align 4
   store float %x, ptr %y.p, align 4
+  $mark
   %short = fcmp oeq float %x, 0.0
   br i1 %short, label %done, label %head
 head:
@@ -130,6 +136,7 @@ define i32 @relume_run(ptr %ctx) {
   %x = load float, ptr %x.p, align 4
   %w = load float, ptr %w.p, align 4
   %sum = fadd float %w, %x
+  $mark
   store float %sum, ptr %w.p, align 4
   store float %sum, ptr %y.p, align 4
   ret i32 0
@@ -179,10 +186,14 @@ _EMPTY = "define i32 @relume_run(ptr %ctx) { ret i32 0 }"
 
 
 @cache
-def image(text: str) -> Image:
-    """Compiles the IR of `relume_run`, and links it with the support code that every image carries."""
+def image(text: str, writes: bool = False) -> Image:
+    """Compiles the IR of `relume_run`, and links it with the support code that every image carries.
+
+    `writes`: it says so where the text has `$mark`.
+    """
     fields = Template(_FIELDS).substitute(abi.FIELD)
-    run = Template(text).substitute(abi.FIELD, fields=fields)
+    mark = Template(_MARK).substitute(abi.FIELD) if writes else ""
+    run = Template(text).substitute(abi.FIELD, fields=fields, mark=mark)
     objects = [("support", llvm.compile_ir(support.emit(AVX2), AVX2)), ("run", llvm.compile_ir(run, AVX2, opt=1))]
     return link.link(objects)
 
@@ -218,14 +229,14 @@ def affine(scale: float = 2.0) -> Artifact:
     )
 
 
-def spin() -> Artifact:
-    """Returns x : f32[1] if it is 0, else runs until it is stopped."""
-    return artifact(image(_SPIN))
+def spin(writes: bool = False) -> Artifact:
+    """Returns x : f32[1] if it is 0, else runs until it is stopped. `writes`: it says that it has written a state."""
+    return artifact(image(_SPIN, writes))
 
 
 def count() -> Artifact:
     """Adds x to the state w : f32[1], and returns the sum."""
-    return artifact(image(_COUNT), states=(Port("w", dtypes.f32, (1,)),), written=("w",))
+    return artifact(image(_COUNT, True), states=(Port("w", dtypes.f32, (1,)),), written=("w",))
 
 
 def fail() -> Artifact:

@@ -128,9 +128,9 @@ GOOD = {"x": np.zeros((2, 3), F32), "y": np.zeros((5, 3), F32)}
         ((), {"xx": 1}, ["no input 'xx'", "did you mean 'x'?"]),
         ((GOOD["x"],), GOOD, ["'x' is given twice"]),
         ((1, 2, 3), {}, ["takes 2 inputs, got 3"]),
-        ((GOOD["x"].astype(np.float64), GOOD["y"]), {}, ["'x' has the wrong dtype", "x: f32[N,3]", "float64[2,3]"]),
+        ((GOOD["x"].astype(np.float64), GOOD["y"]), {}, ["'x' has the wrong dtype", "x: f32[N,3]", "f64[2,3]"]),
         ((GOOD["x"].astype(np.float64), GOOD["y"]), {}, [".astype(np.float32)"]),
-        (([[1.0, 2.0, 3.0]], GOOD["y"]), {}, ["float64[1,3] (list)", "np.asarray(..., dtype=np.float32)"]),
+        (([[1.0, 2.0, 3.0]], GOOD["y"]), {}, ["f64[1,3] (list)", "np.asarray(..., dtype=np.float32)"]),
         ((np.array(["a"]), GOOD["y"]), {}, ["'x' has the wrong dtype", "pass numbers"]),
         ((None, GOOD["y"]), {}, ["'x' has the wrong dtype", "object"]),
         (([[1], [2, 3]], GOOD["y"]), {}, ["'x' is no array: list", "inhomogeneous"]),
@@ -371,7 +371,9 @@ def test_a_state_is_of_a_type_that_models_have() -> None:
 
 
 def test_a_run_that_ends_early_leaves_its_storage_torn_until_it_is_reset() -> None:
-    artifact = machine_code.artifact(machine_code.spin().image, states=machine_code.count().states, written=("w",))
+    artifact = machine_code.artifact(
+        machine_code.spin(writes=True).image, states=machine_code.count().states, written=("w",)
+    )
     exe, storage = Executable(artifact, threads=1), Storage({"w": np.zeros(1, F32)})
     with pytest.raises(LimitError):
         exe.run({"x": np.ones(1, F32)}, time_limit=0.01, states=storage)

@@ -17,7 +17,7 @@ import pytest
 
 from relume.base import dims, dtypes
 from relume.base.errors import InputError, LimitError, RunError
-from relume.runtime import Executable, Storage, load_executable, save_executable
+from relume.runtime import Context, Executable, Storage, load_executable, save_executable
 from relume.runtime.artifact import Port
 from relume.runtime.lock import ReadWriteLock
 
@@ -30,10 +30,11 @@ def count() -> Executable:
     return Executable(machine_code.count(), threads=1)
 
 
-def spin(written: tuple[str, ...]) -> Executable:
-    """Runs until it is stopped where x is not 0, with a state that it may write."""
-    states = machine_code.count().states
-    return Executable(machine_code.artifact(machine_code.spin().image, states=states, written=written), threads=1)
+def spin(written: tuple[str, ...], begun: bool = True) -> Executable:
+    """Runs until it is stopped where x is not 0, with a state that it may write, and has begun to where `begun`."""
+    image = machine_code.spin(writes=bool(written) and begun).image
+    artifact = machine_code.artifact(image, states=machine_code.count().states, written=written)
+    return Executable(artifact, threads=1)
 
 
 def zero() -> Storage:
@@ -145,13 +146,18 @@ def test_names_that_share_memory_share_it_in_a_fork(count: Executable) -> None:
 
 
 def test_runs_that_only_read_hold_a_storage_together() -> None:
-    """Two runs that go on until both have been stopped: the second would wait for ever if the first kept it out."""
-    exe, storage = spin(()), zero()
-    started = time.monotonic()
+    exe, storage, together = spin(()), zero(), threading.Barrier(4)
+
+    def read() -> None:
+        with storage.run(["w"], []):
+            together.wait(10)  # Would break if one reader kept another out.
+            with pytest.raises(LimitError):
+                exe.run(ONE, 0.02, storage)
+            together.wait(10)
+
     with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(exe.run, ONE, 0.4, storage) for _ in range(4)]
-        assert all(isinstance(job.exception(), LimitError) for job in jobs)
-    assert time.monotonic() - started < 1.2, "one after the other would take 1.6 s"
+        for job in [pool.submit(read) for _ in range(4)]:
+            job.result(20)
     assert not storage.torn and storage.version == 0
 
 
@@ -259,6 +265,23 @@ def test_only_runs_that_write_can_tear() -> None:
     assert storage.share(["w"]).torn
     storage.share({"v": "w"}).reset({"v": np.ones(1, F32)})
     assert not storage.torn and storage["w"] == 1
+
+
+def test_a_run_that_has_not_written_yet_tears_nothing_and_does_not_count() -> None:
+    storage, exe = zero(), spin(("w",), begun=False)
+    with pytest.raises(LimitError):
+        exe.run(ONE, time_limit=0.01, states=storage)
+    exe.run({"x": np.zeros(1, F32)}, states=storage)
+    assert storage["w"] == 0 and not storage.torn and storage.version == 0
+
+
+def test_a_context_forgets_what_the_run_before_has_written(count: Executable) -> None:
+    storage, context = zero(), Context()
+    count.run(ONE, states=storage, context=context)
+    assert storage.version == 1
+    with pytest.raises(LimitError):
+        spin(("w",), begun=False).run(ONE, time_limit=0.01, states=storage, context=context)
+    assert storage.version == 1 and not storage.torn
 
 
 def test_what_the_run_does_not_write_stays_whole() -> None:

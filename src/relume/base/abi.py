@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-VERSION = 1
+VERSION = 2
 """Part of every key: code made for another version is never loaded."""
 
 FIELDS: tuple[str, ...] = (
@@ -30,6 +30,7 @@ FIELDS: tuple[str, ...] = (
     "detail0",  # i64   what that kernel says about it (an index, an extent ...)
     "detail1",  # i64
     "next_signals",  # i64   cycle counter before which the calling thread does not take the GIL again
+    "written",  # i64   set before the first instruction that writes a state
 )
 FIELD: dict[str, int] = {name: index * 8 for index, name in enumerate(FIELDS)}
 """Byte offset of each field."""

@@ -12,7 +12,6 @@ from relume import api, pipeline
 from relume.base import targets
 from relume.cli import inputs, states
 from relume.cli.console import command, emit_json, out, progress, table
-from relume.ops.inference import requirements_of
 
 
 @command
@@ -29,8 +28,7 @@ def check(
     ops: Counter[str] = Counter()
     with progress("checking"):
         for fn in module.functions.values():
-            optimized = pipeline.optimize(fn, check=True)
-            pipeline.to_program(optimized, where, requirements=requirements_of(fn))
+            pipeline.programs(fn, where, check=True)
             ops.update(node.op.name for node in fn.graph.walk())
     fn = module.main
     described = {

@@ -13,7 +13,6 @@ from relume.cli import states
 from relume.cli.console import UsageError, command, emit_json
 from relume.graph.text import print_module
 from relume.graph.types import Module
-from relume.ops.inference import requirements_of
 from relume.program.text import print_program
 
 
@@ -43,12 +42,12 @@ def dump(
     texts = []
     for fn in module.functions.values():
         stages = {"": fn}
-        if after is not None or program or llvm or asm:
-            optimized = pipeline.optimize(fn, level=optimize, watch=stages.__setitem__)
+        if after is not None:
+            pipeline.optimize(fn, level=optimize, watch=stages.__setitem__)
         if program or llvm or asm:
-            lowered = pipeline.to_program(optimized, where, order=order, reuse=reuse, requirements=requirements_of(fn))
             emit = codegen.emit_llvm if llvm else codegen.emit_assembly
-            texts.append(print_program(lowered) if program else emit(lowered, where))
+            for part in pipeline.programs(fn, where, level=optimize, order=order, reuse=reuse):
+                texts.append(print_program(part) if program else emit(part, where))
         else:
             if after is not None and after not in stages:
                 raise UsageError(f"--after {after}: that pass does not run at --optimize {optimize}")

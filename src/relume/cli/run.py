@@ -12,11 +12,13 @@ import typer
 from relume import api
 from relume.cli import inputs, states
 from relume.cli.console import UsageError, command, emit_json, out, progress, table
+from relume.graph.types import Module
+from relume.runtime import Executable, load_executable
 
 
 @command
 def run(
-    model: Annotated[Path, typer.Argument(help="an ONNX or .rlm file")],
+    model: Annotated[Path, typer.Argument(help="an ONNX or .rlm file, or a compiled .rlx")],
     input: Annotated[list[str] | None, typer.Option(help="NAME=FILE: a .npy array or a picture")] = None,
     output: Annotated[Path | None, typer.Option(help="write each output there as NAME.npy")] = None,
     state: Annotated[list[str] | None, typer.Option(help=states.HELP)] = None,
@@ -29,14 +31,24 @@ def run(
     """Runs a model once. States start at zero."""
     if engine not in ("native", "reference"):
         raise UsageError(f"--engine {engine}: there is native and reference")
-    module = api.load(model, states=states.read(state or []), values=inputs.fixed(value or []))
-    fn = module.main
+    compiled = model.suffix == ".rlx"
+    if compiled and (state or value or engine != "native"):
+        raise UsageError(f"{model} is compiled: --state, --value and --engine reference are for models")
+    loaded: Module | Executable
+    if compiled:
+        loaded = load_executable(model, threads)
+    else:
+        loaded = api.load(model, states=states.read(state or []), values=inputs.fixed(value or []))
+    fn = loaded if isinstance(loaded, Executable) else loaded.main
     arrays = inputs.read(input or [], {value.name: (value.dtype, value.dims) for value in fn.inputs})
     compile_time = None
-    if engine == "native":
+    if isinstance(loaded, Executable):
+        start = time.perf_counter()
+        results = loaded.run(arrays, states=states.zeros(fn, arrays))
+    elif engine == "native":
         start = time.perf_counter()
         with progress("compiling"):
-            executable = api.compile(module, threads=threads)
+            executable = api.compile(loaded, threads=threads)
         compile_time = time.perf_counter() - start
         start = time.perf_counter()
         results = executable.run(arrays, states=states.zeros(fn, arrays))
@@ -44,8 +56,8 @@ def run(
         start = time.perf_counter()
         with progress("evaluating by the reference"):
             storage = states.zeros(fn, arrays)
-            evaluated = api.evaluate(module, arrays, {name: storage[name] for name in storage} if storage else None)
-            results = {name: evaluated[name] for name in fn.output_names}
+            evaluated = api.evaluate(loaded, arrays, {name: storage[name] for name in storage} if storage else None)
+            results = {name: evaluated[name] for name in loaded.main.output_names}
     run_time = time.perf_counter() - start
     if output is not None:
         try:

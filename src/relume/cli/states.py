@@ -9,7 +9,7 @@ import numpy as np
 from relume.base import dims
 from relume.cli.console import UsageError
 from relume.graph.types import Function
-from relume.runtime import Storage
+from relume.runtime import Executable, Storage
 from relume.runtime.artifact import Port
 
 HELP = "IN=OUT: keep the input IN between runs; its next value is the output OUT"
@@ -28,7 +28,7 @@ def read(given: Sequence[str]) -> dict[str, str]:
     return states
 
 
-def zeros(fn: Function, arrays: Mapping[str, np.ndarray]) -> Storage | None:
+def zeros(fn: Function | Executable, arrays: Mapping[str, np.ndarray]) -> Storage | None:
     """Zeros for the states of a function, whose open extents are those of the inputs; None if it has no states."""
     if not fn.states:
         return None

@@ -85,7 +85,7 @@ def llvm_calls() -> int:
 
 def _dump(program: Program, target: Target, form: Callable[[str, str], str]) -> str:
     schedule = calls.schedule(program)
-    shelf = _Kernels(None, lambda text, name: text.encode())
+    shelf = Kernels(None, lambda text, name: text.encode())
     symbols = [shelf.take(kernel_of(i, spec, target)).symbol for i, spec in zip(program.instrs, schedule.specs)]
     modules = [(_DRIVER, driver.emit(schedule, symbols)), *((name, text.decode()) for name, text in shelf.objects)]
     modules.append((_SUPPORT, support.emit(target)))
@@ -111,7 +111,7 @@ def _image(schedule: calls.Schedule, kernels: list[Kernel], target: Target, cach
 
         return llvm.compile_ir(text, target, _opt(name), name=name)
 
-    shelf = _Kernels(cache, compiled)
+    shelf = Kernels(cache, compiled)
     made = [shelf.take(kernel) for kernel in kernels]
     symbols = [kernel.symbol for kernel in made]
     modules = [(_DRIVER, driver.emit(schedule, symbols)), (_SUPPORT, support.emit(target))]
@@ -153,7 +153,7 @@ def _object(text: str, name: str, target: Target, cache: Cache | None, compiled:
 
 
 @dataclass(frozen=True)
-class _Made:
+class Made:
     """One kernel's code in this build."""
 
     reads: tuple[Read, ...]
@@ -161,15 +161,18 @@ class _Made:
 
 
 @dataclass
-class _Kernels:
-    """The kernels of one build: each key once, by exact comparison. `objects` holds (symbol, what `compiled` gave)."""
+class Kernels:
+    """The kernels of one build: each key once, by exact comparison. `objects` holds (symbol, what `compiled` gave).
+
+    `compiled` takes IR text and a name. `cache` as in `build`.
+    """
 
     cache: Cache | None
     compiled: _Compile
     objects: list[tuple[str, bytes]] = field(default_factory=list)
-    _made: dict[str, list[_Made]] = field(default_factory=dict)
+    _made: dict[str, list[Made]] = field(default_factory=dict)
 
-    def take(self, kernel: Kernel) -> _Made:
+    def take(self, kernel: Kernel) -> Made:
         """The kernel's code, which is made if no equal one is there."""
         made = self._find(kernel)
         if made is None:
@@ -177,17 +180,17 @@ class _Kernels:
             self._made.setdefault(kernel.structure, []).append(made)
         return made
 
-    def _find(self, kernel: Kernel) -> _Made | None:
+    def _find(self, kernel: Kernel) -> Made | None:
         candidates = self._made.get(kernel.structure, ())
         return next((made for made in candidates if replays(made.reads, kernel.answer)), None)
 
-    def _make(self, kernel: Kernel) -> _Made:
+    def _make(self, kernel: Kernel) -> Made:
         found = self.cache.find(kernel.digest, kernel.structure, kernel.answer) if self.cache is not None else None
         if found is not None:
             symbol = kernel.symbol(found.reads)
             if not self._taken(symbol):
                 self.objects.append((symbol, found.payload))
-                return _Made(found.reads, symbol)
+                return Made(found.reads, symbol)
         text, reads = kernel.emit(_PLACEHOLDER)
         symbol = kernel.symbol(reads)
         # Two keys with one digest: the second gets a name of its own, which is not for the cache.
@@ -198,7 +201,7 @@ class _Kernels:
         if self.cache is not None and alone:
             self.cache.store(kernel.digest, Entry(kernel.structure, reads, payload))
         self.objects.append((symbol, payload))
-        return _Made(reads, symbol)
+        return Made(reads, symbol)
 
     def _taken(self, symbol: str) -> bool:
         return any(symbol == other for other, _ in self.objects)

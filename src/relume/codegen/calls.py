@@ -51,6 +51,7 @@ class Call:
     extents: tuple[Number, ...]
     tasks: Number
     work: Number
+    writes_state: bool
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def schedule(program: Program) -> Schedule:
                 tuple(number(value) for value in values),
                 number(dims.substitute(instr.kernel.tasks(spec), binding)),
                 number(dims.substitute(instr.kernel.work(spec), binding)),
+                any(buffer.space is Space.STATE for buffer in instr.writes),
             )
         )
         specs.append(spec)

@@ -53,12 +53,15 @@ class _Driver:
 
     def emit(self, symbols: Sequence[str]) -> str:
         run = self.run
+        first_write = next((call for call in self.schedule.calls if call.writes_state), None)
         for call, symbol in zip(self.schedule.calls, symbols, strict=True):
             self._fail_unless_ok(run.call("i32", "relume_poll", ("ptr", self.ctx), ("i64", 0)), call)
             for index, address in enumerate(call.operands):
                 run.store(self._pointer(address), run.address(self.operands, index, 8), 8)
             for index, extent in enumerate(call.extents):
                 run.store(self._i64(extent), run.address(self.extents, index, 8), 8)
+            if call is first_write:
+                run.store(Reg("1", "i64"), run.address(self.ctx, FIELD["written"]), 8)
             self._fail_unless_ok(self._call(call, symbol), call)
         run.ret(int(Status.OK))
         if self.failures:

@@ -184,11 +184,12 @@ class Rewriter:
 
     # -- moving nodes in and out of regions --
 
-    def outline(self, nodes: Sequence[Node]) -> Outline:
+    def outline(self, nodes: Sequence[Node], results: Sequence[Value] | None = None) -> Outline:
         """These nodes as a closed region, in the given order as far as they depend on each other.
 
         Outer values become operands, constants of more than one element too; constants of one element stay inside.
-        Values that are read outside become results. The graph does not change.
+        Values that are read outside become results, or else `results`, which says which ones: nodes whose values are
+        read outside and are none of them stay in the graph too. The graph does not change.
         """
         members = self._sorted(nodes)
         inner = {value for node in members for value in node.results}
@@ -202,34 +203,35 @@ class Rewriter:
         copies = _copy(members, mapping)
         group = set(nodes)
         leaving = {
-            value: [self._origins_of(slot) for slot in self.readers(value) if slot[0] not in group]
+            value: [slot for slot in self.readers(value) if slot[0] not in group]
             for node in members
             for value in node.results
         }
-        results = tuple(value for value, uses in leaving.items() if uses)
-        if not results:
+        chosen = tuple(value for value, uses in leaving.items() if uses) if results is None else tuple(results)
+        if not chosen:
             raise self._error("the outlined nodes have no readers", "at least one value that is read outside")
         region = Graph(
             params,
             copies,
-            tuple(mapping[value] for value in results),
-            tuple(join(leaving[value]) for value in results),
+            tuple(mapping[value] for value in chosen),
+            # A result that only the group reads leaves it for those of its nodes that stay.
+            tuple(join([self._origins_of(slot) for slot in leaving[value] or self.readers(value)]) for value in chosen),
         )
-        return Outline(region, tuple(reads), tuple(map(join, reads.values())), results)
+        return Outline(region, tuple(reads), tuple(map(join, reads.values())), chosen)
 
-    def fuse(self, nodes: Sequence[Node], op: OpDef, **attrs: Attr) -> Node:
+    def fuse(self, nodes: Sequence[Node], op: OpDef, results: Sequence[Value] | None = None, **attrs: Attr) -> Node:
         """Replaces nodes by one node of `op` that has them in its only region. Returns the new node.
 
-        No path may leave the group and come back: `finish` would find a cycle.
+        `results` as in `outline`. No path may leave the group and come back: `finish` would find a cycle.
         """
-        cut = self.outline(nodes)
+        cut = self.outline(nodes, results)
         last = nodes[-1]
         build = Replacement(next((node.location for node in nodes if node.location), None))
-        results = build.emit(op, *cut.operands, regions=(cut.region,), name="", origins=cut.origins, **attrs)
+        made = build.emit(op, *cut.operands, regions=(cut.region,), name="", origins=cut.origins, **attrs)
         (node,) = build.nodes
-        for old, new in zip(cut.results, results, strict=True):
+        for old, new in zip(cut.results, made, strict=True):
             self._check_type(old, new)
-        named = tuple(Value(new.type, old.name) for old, new in zip(cut.results, results))
+        named = tuple(Value(new.type, old.name) for old, new in zip(cut.results, made))
         node = node.with_(results=named)
         self._place(last, [node])
         for old, new in zip(cut.results, named):

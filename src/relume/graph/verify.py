@@ -14,7 +14,7 @@
     consumed exactly once, so that no write is lost.
 7.  **Next states descend.** The function's i-th next state is a version of its i-th state, and a region's likewise.
 8.  **The signature is whole.** Inputs are tensors and states are states; their names are distinct and not empty; the
-    outputs are tensors and have one distinct name each.
+    outputs are tensors and have one distinct name each, which is no state's: results go by name.
 9.  **Symbols are bound.** Every symbol in a type or an attribute is, by itself, an extent of some input; or of a
     region's parameter or a control-flow node's result, where it stands for what is known only when that has run.
 10. **Origins are complete.** Every operand slot and every result slot has an origin or says why there is none.
@@ -271,6 +271,10 @@ def signature_is_whole(fn: Function) -> Iterator[Complaint]:
         for index, name in enumerate(names):
             if not name or name in names[:index]:
                 yield Complaint(f"the {kind} have distinct names", fn.graph, "another name", repr(name))
+    for value in fn.states:
+        if value.name in fn.output_names:
+            what = f"the output {value.name!r} is named like the state {_show(value)}"
+            yield Complaint(what, fn.graph, "another name for the output", repr(value.name))
 
 
 def symbols_are_bound(fn: Function) -> Iterator[Complaint]:

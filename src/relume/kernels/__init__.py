@@ -19,7 +19,7 @@ from relume.kernels.halo import HALO
 from relume.kernels.map import MAP
 from relume.kernels.matmul import MATMUL_PACKED
 from relume.kernels.reduce import REDUCE
-from relume.kernels.scatter import SCATTER_ADD, SCATTER_UPDATE
+from relume.kernels.scatter import ROW_NUMBERS, SCATTER_ADD, SCATTER_UPDATE
 from relume.kernels.window import WINDOW
 from relume.program.types import KernelDef
 
@@ -32,6 +32,7 @@ KERNELS: Mapping[str, KernelDef] = MappingProxyType(
             ARGMAX,
             WINDOW,
             GATHER,
+            ROW_NUMBERS,
             SCATTER_ADD,
             SCATTER_UPDATE,
             HALO,

@@ -96,6 +96,8 @@ class Lowering:
         self._open_halos: list[tuple[View, Pads]] = []
         self._written_outputs: set[str] = set()
         self._writes: Counter[str] = Counter()
+        self.row_numbers: dict[tuple[Value, Dim], View] = {}
+        """Indices into that many rows, checked and counted from the front."""
         self.inputs = self._ports(Space.INPUT, fn.inputs, [value.name or "input" for value in fn.inputs])
         self.states = self._ports(Space.STATE, fn.states, [value.name or "state" for value in fn.states])
         names = fn.output_names or [value.name or "output" for value in fn.outputs]
@@ -164,6 +166,10 @@ class Lowering:
         if isinstance(value, Constant):
             return self._constant(value)
         return self._views[value]
+
+    def is_known(self, value: Value) -> bool:
+        """Whether a value's elements are somewhere by now."""
+        return isinstance(value, Constant) or value in self._views
 
     def result(self, value: Value) -> View:
         """The view to compute a value into. To be called once per value."""

@@ -8,6 +8,8 @@ itself, by contract; so whoever needs an older version has to come before:
   of the nodes was, and otherwise delays updates, so that little can end a run after a write.
 - A reader that needs the result of the update too must stay behind it. A part of the old version is kept for it in a
   snapshot; the whole of it is not, because that is the copy that the op promises never to make: `CompileError`.
+- The indices of all updates are checked (`row_numbers`) before the first write, as far as they do not depend on one:
+  an index out of range then leaves every state as it was.
 - A value in the buffer that is an output is copied to the output before, and read there from then on.
 
 A state that is never written may be bound to the storage of one that is. So its readers count as readers of an older
@@ -21,12 +23,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from relume.base import dims
 from relume.base.dims import Dim
+from relume.base.dtypes import i64
 from relume.base.errors import CompileError
 from relume.graph.types import Function, State, Value
 from relume.lower import views
 from relume.lower.groups import Group, uses_of
 from relume.lower.lowering import IN_PLACE, SEES_THROUGH, Lower, Lowering
-from relume.program.types import IN, INOUT, Operand, Port, Space, View
+from relume.program.types import IN, INOUT, OUT, Operand, Port, Space, View
 
 # --- order ----------------------------------------------------------------------------------------------------------
 
@@ -139,17 +142,41 @@ def update(low: Lowering, group: Group) -> None:
     version, indices, updates = group.operands
     (following,) = group.targets
     port = _port_of(low, version)
+    _check_indices(low)
     _save_readers(low, group, port)
-    count = indices.tensor.elements
-    rows = (count, *version.dims[1:])
+    rows = (indices.tensor.elements, *version.dims[1:])
     operands = [
-        Operand(IN, _shaped(low, _outside(low, indices), (count,), indices.name)),
+        Operand(IN, low.row_numbers[_row_key(group)]),
         Operand(IN, _shaped(low, _outside(low, updates), rows, updates.name)),
     ]
     if low.view(version) != _current(low, port):
         _store(low, _outside(low, version), port)
     low.emit(group.op, [Operand(INOUT, _current(low, port)), *operands])
     low.bind(following, _current(low, port))
+
+
+def _check_indices(low: Lowering) -> None:
+    """Checks the indices of all updates that are known by now: what is wrong ends the run before the first write."""
+    here = low.location
+    for group in low.groups:
+        if group.op not in IN_PLACE:
+            continue
+        key = indices, rows = _row_key(group)
+        if key in low.row_numbers or not low.is_known(indices):
+            continue
+        low.location = group.location
+        count = indices.tensor.elements
+        numbers = low.temporary(f"{indices.name}.rows", i64, (count,))
+        given = _shaped(low, low.view(indices), (count,), indices.name)
+        low.emit("row_numbers", [Operand(IN, given), Operand(OUT, numbers)], scalars=(rows,))
+        low.row_numbers[key] = numbers
+    low.location = here
+
+
+def _row_key(group: Group) -> tuple[Value, Dim]:
+    """The indices of an update, and the number of rows that they count."""
+    version, indices, _ = group.operands
+    return indices, version.dims[0]
 
 
 def _outside(low: Lowering, value: Value) -> View:
@@ -213,6 +240,8 @@ def _save_readers(low: Lowering, group: Group, port: Port) -> None:
 def _later_uses(low: Lowering, at: int) -> Iterator[tuple[Value, str]]:
     for group in low.groups[at + 1 :]:
         for value in _read(group):
+            if group.op in IN_PLACE and value is group.operands[1] and _row_key(group) in low.row_numbers:
+                continue  # It takes the row numbers, which are there.
             name = f"{group.op} -> %{group.targets[0].name}" if group.targets else group.op
             yield value, f"{name} ({group.location})" if group.location else name
     for value, output in zip(low.fn.outputs, low.outputs):

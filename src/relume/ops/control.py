@@ -62,7 +62,8 @@ def _fused(*arrays: np.ndarray, attrs: Resolved, regions: Sequence[Region]) -> t
 
 fused = OpDef(
     name="fused",
-    doc="Its region, applied to the operands: nodes that one kernel is to compute. `kind` says which sort of kernel.",
+    doc="Its region, applied to the operands: nodes that one kernel is to compute. `kind` says which sort of kernel; "
+    "`derived`: none, but what is to be computed once for each version of the states that are the operands.",
     operands=("xs*",),
     results=("ys*",),
     regions=("body",),

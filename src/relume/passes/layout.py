@@ -21,13 +21,14 @@ from relume.graph.opdef import OpDef, Trait
 from relume.graph.passes import graph_pass
 from relume.graph.rewriter import Rewriter
 from relume.graph.types import Constant, Graph, Node, Value
+from relume.passes.derive import steady
 
 Producers = Mapping[Value, Node]
 Sources = Sequence[Node | None]
 """For each operand, the unpack that made it, or None."""
 
 Convert = Callable[..., Value | None]
-"""(builder, node) -> the new value, or None where there is no blocked form."""
+"""(builder, node) -> the new value, or None where there is no blocked form. The weights (operand 1) are static."""
 
 Push = Callable[..., Value | None]
 """(builder, node, sources) -> the new value, or None where the unpack stays in front."""
@@ -41,7 +42,8 @@ _AXIS = 1
 
 @graph_pass()
 def layout(graph: Graph) -> Graph:
-    """Moves convolutions and matmuls of constant weights to their blocked forms and cancels what meets.
+    """Moves convolutions and matmuls of weights that need packing once only (constants, and what is `derive.steady`)
+    to their blocked forms and cancels what meets.
 
     before:  %a = conv(%x, @w); %b = relu(%a); %c = conv(%b, @v)
     after:   %p = pack(%x, axis=1, block=16); %a = conv_blocked(%p, @w'); %b = relu(%a); %c = conv_blocked(%b, @v')
@@ -51,11 +53,12 @@ def layout(graph: Graph) -> Graph:
 
 
 def _convert(graph: Graph) -> Graph:
-    """Rewrites every convolution and matmul that has a blocked form."""
+    """Rewrites every convolution and matmul that has a blocked form, and weights worth packing."""
     rewriter = Rewriter(graph, "layout")
+    kept = steady(graph)
     for node in graph.nodes:
         convert = _CONVERT.get(node.op)
-        if convert:
+        if convert and (isinstance(node.operands[1], Constant) or node.operands[1] in kept):
             rewriter.attempt(node, partial(convert, node=node))
     return rewriter.finish()
 
@@ -97,11 +100,11 @@ def _read_few(graph: Graph) -> Graph:
 
 
 def _conv(build: Builder, node: Node) -> Value | None:
-    """conv(x, @w, @b) -> unpack(conv_blocked(pack(x), pack(@w), pack(@b)))"""
+    """conv(x, w, b) -> unpack(conv_blocked(pack(x), pack(w), pack(b)))"""
     x, w, *bias = node.operands
-    if node.result.tensor.rank != 4 or not isinstance(w, Constant) or not w.dtype.is_float:
+    if node.result.tensor.rank != 4 or not w.dtype.is_float:
         return None
-    out_channels, groups = w.data.shape[0], node.attrs["groups"]
+    out_channels, groups = w.dims[0], node.attrs["groups"]
     window = {name: node.attrs[name] for name in ("strides", "pads", "dilations")}
     depthwise = groups == out_channels == x.dims[1] and groups > 1
     if groups != 1 and not depthwise:
@@ -109,22 +112,22 @@ def _conv(build: Builder, node: Node) -> Value | None:
     packed = build.apply(ops.pack, x, axis=_AXIS, block=BLOCK)
     biases = [build.apply(ops.pack, b, axis=0, block=BLOCK) for b in bias]
     if depthwise:
-        flat = build.apply(ops.reshape, w, dims=(out_channels, *w.data.shape[2:]))
+        flat = build.apply(ops.reshape, w, dims=(out_channels, *w.dims[2:]))
         weights = build.apply(ops.pack, flat, axis=0, block=BLOCK)
         y = build.apply(ops.depthwise_blocked, packed, weights, *biases, **window)
     else:
         weights = build.apply(ops.pack, w, axis=0, block=BLOCK)
-        y = build.apply(ops.conv_blocked, packed, weights, *biases, **window, channels=w.data.shape[1])
+        y = build.apply(ops.conv_blocked, packed, weights, *biases, **window, channels=w.dims[1])
     return build.apply(ops.unpack, y, axis=_AXIS, size=out_channels)
 
 
 def _matmul(build: Builder, node: Node) -> Value | None:
-    """matmul(a, @b) -> matmul_packed(a, panels(@b))"""
+    """matmul(a, b) -> matmul_packed(a, panels(b))"""
     a, b = node.operands
-    if not isinstance(b, Constant) or b.data.ndim != 2 or not b.dtype.is_float:
+    if b.tensor.rank != 2 or not b.dtype.is_float:
         return None
-    panels = build.apply(ops.transpose, build.apply(ops.pack, b, axis=1, block=BLOCK), perm=(1, 0, 2))
-    return build.apply(ops.matmul_packed, a, panels, n=b.data.shape[1])
+    panels = build.apply(ops.pack, build.apply(ops.transpose, b, perm=(1, 0)), axis=0, block=BLOCK)  # One copy.
+    return build.apply(ops.matmul_packed, a, panels, n=b.dims[1])
 
 
 # --- push -----------------------------------------------------------------------------------------------------------

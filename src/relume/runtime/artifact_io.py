@@ -36,7 +36,7 @@ from relume.runtime.memory import round_up
 
 MAGIC = b"\x89RLX\r\n\x1a\n"
 """Eight bytes that no text file has, and that any newline conversion destroys."""
-FORMAT = 1
+FORMAT = 2
 _HEAD = struct.Struct(f"<8sIIQQ{LENGTH}s")
 _HEAD_BYTES = 64
 
@@ -126,6 +126,7 @@ def _to_json(artifact: Artifact, body: _Body) -> dict[str, Any]:
         "allocations": [[one.name, _dim_to_json(one.bytes), one.first, one.last] for one in artifact.allocations],
         "offsets": None if artifact.offsets is None else list(artifact.offsets),
         "written": list(artifact.written),
+        "derived": None if artifact.derived is None else _to_json(artifact.derived, body),
         "instructions": [[number, str(place)] for number, place in sorted(artifact.instructions.items())],
     }
 
@@ -226,8 +227,8 @@ def _from_json(function: dict[str, Any], data: mmap.mmap, start: int) -> Artifac
             Requirement(KINDS[kind], _dim_from_json(a), _dim_from_json(b), what, where)
             for kind, a, b, what, where in function["requirements"]
         ),
-        # Files from before this field: nothing is known, so every state may be written.
-        written=tuple(function.get("written", [port.name for port in states])),
+        written=tuple(function["written"]),
+        derived=None if function["derived"] is None else _from_json(function["derived"], data, start),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from relume.base.dtypes import DType
 from relume.base.errors import InputError
+from relume.runtime.arguments import as_array, typed
 from relume.runtime.artifact import Artifact, Port
 
 READY = 0x1 | 0x100
@@ -67,19 +68,14 @@ def as_ready(port: Port, value: object) -> np.ndarray:
     float64. Values are never cast: between dtypes the caller decides how. What is not laid out as needed is copied;
     the caller's array is never written.
     """
-    try:
-        array = np.asarray(value)
-    except Exception as error:  # Whatever a foreign object's `__array__` raises.
-        raise InputError(
-            f"input {port.name!r} is no array: {type(value).__name__}", expected=port, got=f"{error}"
-        ) from error
+    array = as_array(f"input {port.name!r}", value, port)
     wanted = port.dtype.numpy
     if array.dtype != wanted:
         if array.dtype.newbyteorder("=") != wanted:
             raise InputError(
                 f"input {port.name!r} has the wrong dtype",
                 expected=port,
-                got=f"{array.dtype}[{','.join(map(str, array.shape))}] ({type(value).__name__})",
+                got=f"{typed(array.dtype, array.shape)} ({type(value).__name__})",
                 hint=_cast_hint(port.dtype, value, array),
             )
         array = array.astype(wanted)  # Only the byte order differs.

@@ -14,12 +14,12 @@ from relume.runtime.plan import Plan
 from relume.runtime.symbols import imports
 
 # Places in the frame, which is an array of 64-bit fields.
-INPUTS, OUTPUTS, STATES, CONSTANTS, ARENA, DIMS, OFFSETS, IMPORTS, POOL, STOP, DEADLINE, FAILED, DETAIL0, DETAIL1 = (
+INPUTS, OUTPUTS, STATES, CONSTANTS, ARENA, DIMS, OFFSETS, IMPORTS, POOL = (
     abi.FIELDS.index(name)
-    for name in (
-        *("inputs", "outputs", "states", "constants", "arena", "dims", "offsets", "imports", "pool"),
-        *("stop", "deadline", "failed", "detail0", "detail1"),
-    )
+    for name in ("inputs", "outputs", "states", "constants", "arena", "dims", "offsets", "imports", "pool")
+)
+STOP, DEADLINE, FAILED, DETAIL0, DETAIL1, WRITTEN = (
+    abi.FIELDS.index(name) for name in ("stop", "deadline", "failed", "detail0", "detail1", "written")
 )
 
 

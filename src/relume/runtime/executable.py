@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from relume.base import targets
 from relume.base.abi import Status
 from relume.base.errors import InputError, LimitError, RunError, UnsupportedError
 from relume.runtime import constants
+from relume.runtime.arguments import typed
 from relume.runtime.artifact import Artifact, Port
 from relume.runtime.binding import READY, as_ready, by_position
-from relume.runtime.context import DEADLINE, DETAIL0, DETAIL1, FAILED, Context
+from relume.runtime.context import DEADLINE, DETAIL0, DETAIL1, FAILED, WRITTEN, Context
 from relume.runtime.image import MappedImage
 from relume.runtime.memory import address_of
 from relume.runtime.plan import Plan, check_closed, make_plan
@@ -62,11 +64,14 @@ class Executable:
         check_closed(artifact)
         self._constants, self._kept = constants.hold(artifact.constants)
         self._constant_table = (ctypes.c_uint64 * max(len(self._constants), 1))(*map(address_of, self._constants))
-        self.artifact = replace(artifact, constants=tuple(self._constants))  # Weights exist once.
+        self._deriver = Executable(artifact.derived, threads=threads) if artifact.derived else None
+        derived: Artifact | None = self._deriver.artifact if self._deriver else None
+        self.artifact: Artifact = replace(artifact, constants=tuple(self._constants), derived=derived)  # Once each.
         self.threads = thread_count(threads)
         self._image = MappedImage(artifact.image)
         self._entry = self._image.entry()
         self._arity = len(artifact.inputs)
+        self._input_count = self._arity + (len(derived.outputs) if derived else 0)
         self._output_names = [port.name for port in artifact.outputs]
         self._single = len(artifact.outputs) == 1
         self._others: dict[str, Executable] = {}
@@ -78,7 +83,8 @@ class Executable:
     @classmethod
     def of_module(cls, artifacts: Sequence[Artifact], *, threads: int | None = None) -> Executable:
         """The functions of one module, over one set of constants: the first, which gives the others by name."""
-        union = constants.hold([array for artifact in artifacts for array in artifact.constants])
+        parts = [part for artifact in artifacts for part in (artifact, artifact.derived) if part is not None]
+        union = constants.hold([array for part in parts for array in part.constants])
         first, *others = (cls(artifact, threads=threads) for artifact in artifacts)
         del union  # Held until here: each function has found its constants there.
         return first.joined(others)
@@ -165,6 +171,20 @@ class Executable:
                 got=type(inputs).__name__,
                 hint="pass a dict, or call the executable itself with arrays",
             )
+        if not isinstance(states, (Storage, NoneType)):
+            raise InputError(
+                f"the states of {self.name} are no Storage",
+                expected="a relume.Storage",
+                got=type(states).__name__,
+                hint="make one with relume.Storage({name: array})",
+            )
+        if not isinstance(context, (Context, NoneType)):
+            raise InputError(
+                f"the context of {self.name} is no Context",
+                expected="a relume.Context, or none",
+                got=type(context).__name__,
+                hint="make one with relume.Context(), or leave it out",
+            )
         deadline = _deadline(time_limit)
         outputs = self._run_with(by_position(self.artifact, (), inputs), deadline, states, context)
         return dict(zip(self._output_names, outputs))
@@ -183,16 +203,33 @@ class Executable:
                 return self._run(ready, context, None, deadline)
             names, written = [port.name for port in self.states], self.artifact.written
             with self._check_states(storage, plan).run(names, written, deadline) as held:
-                ready = _apart(ready, [held.arrays[name] for name in written])
-                return self._run(ready, context, held, deadline)
+                ready = held.apart(ready)
+                return self._run(ready, context, held, deadline, self._derived(held, deadline))
+
+    def _derived(self, held: Held, deadline: int) -> Sequence[np.ndarray]:
+        """What the code takes behind the caller's inputs: computed from the states, or kept from an earlier run."""
+        deriver = self._deriver
+        if deriver is None:
+            return ()
+        names = [port.name for port in deriver.states]
+        return held.derived(deriver, names, lambda states: deriver._derive(states, deadline))
+
+    def _derive(self, held: Held, deadline: int) -> list[np.ndarray]:
+        """Runs this function, which has no inputs. What is kept is not computed again soon, so the arena goes."""
+        return self._run((), Context() if held.keeps else None, held, deadline)
 
     def _run(
-        self, arrays: Sequence[Any], own: Context | None = None, held: Held | None = None, deadline: int = 0
+        self,
+        arrays: Sequence[Any],
+        own: Context | None = None,
+        held: Held | None = None,
+        deadline: int = 0,
+        derived: Sequence[np.ndarray] = (),
     ) -> list[np.ndarray]:
         """The way of every call. With nothing but ready arrays of a known shape it takes two to three microseconds.
 
         `arrays` is one value per input, `own` a context that the caller has claimed, `held` the storage of its
-        states.
+        states, `derived` what has been computed from them.
         """
         key: Key = ()
         for array in arrays:
@@ -214,7 +251,7 @@ class Executable:
         try:
             if context.plan is not plan:
                 self._remember(key, plan)  # As the most recently used one.
-                context.bind(plan, self._arity, ctypes.addressof(self._constant_table))
+                context.bind(plan, self._input_count, ctypes.addressof(self._constant_table))
             if context.epoch != POOL.epoch:
                 context.attach(*POOL.request(self._image, self.threads))
             table = context.inputs
@@ -227,10 +264,7 @@ class Executable:
                 table[index] = address_of(output)
             if deadline:
                 context.frame[DEADLINE] = deadline
-            if held is not None:
-                context.states[:] = [address_of(array) for array in held.arrays.values()]
-                held.started = True
-            status = self._entry(context.address)
+            status = self._entry(context.address) if held is None else self._enter(context, held, derived)
             if status:
                 raise self._error(status, context)
             if deadline:
@@ -243,6 +277,17 @@ class Executable:
             if own is None:
                 self._contexts.append(context)
         return outputs
+
+    def _enter(self, context: Context, held: Held, derived: Sequence[np.ndarray]) -> int:
+        """Native code on states: notes whether it has written any."""
+        context.states[: len(held.arrays)] = [address_of(array) for array in held.arrays.values()]
+        context.inputs[self._arity : self._input_count] = [address_of(array) for array in derived]
+        context.frame[WRITTEN] = 0
+        held.wrote = True  # For all that is known, should a signal handler raise on the way in or out.
+        try:
+            return self._entry(context.address)
+        finally:
+            held.wrote = bool(context.frame[WRITTEN])
 
     def _planned(self, arrays: Sequence[np.ndarray]) -> tuple[Key, Plan]:
         """The plan for arrays that are ready, and its key."""
@@ -267,13 +312,6 @@ class Executable:
                 expected=", ".join(map(str, self.states)),
                 hint="make them with storage = relume.Storage({name: array}) and call exe.run(inputs, states=storage)",
             )
-        if not isinstance(storage, Storage):
-            raise InputError(
-                f"the states of {self.name} are no Storage",
-                expected="a relume.Storage",
-                got=type(storage).__name__,
-                hint="make one with relume.Storage({name: array})",
-            )
         for port, shape in zip(self.states, plan.states):
             if port.name not in storage:
                 raise InputError(
@@ -283,14 +321,13 @@ class Executable:
             if got != (port.dtype.numpy, shape):
                 raise InputError(
                     f"state {port.name!r} does not fit",
-                    expected=f"{port.dtype}{list(shape)}",
-                    got=f"{got[0]}{list(got[1])}",
+                    expected=typed(port.dtype.numpy, shape),
+                    got=typed(*got),
                 )
             if port.name in self.artifact.written and not storage.writable(port.name):
                 raise InputError(
-                    f"{self.name} writes the state {port.name!r}, which is mapped to be read",
-                    expected=f"a writable state {port}",
-                    hint="map the file with writable=True",
+                    f"{self.name} writes the state {port.name!r}, which is read-only: its file is mapped to be read",
+                    hint="map it with writable=True",
                 )
         for pair in storage.overlaps:
             if all(name in self.artifact.written for name in pair):
@@ -319,11 +356,6 @@ class Executable:
         if status == Status.DIVISION:
             return RunError("an integer was divided by zero", where=where, hint="check the divisor's input")
         return RunError(f"the run failed with status {status}", where=where, got=f"details {details}")
-
-
-def _apart(inputs: list[np.ndarray], written: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The inputs, but copies of those that lie in states that the run writes: a caller may have lent both."""
-    return [array.copy() if any(np.may_share_memory(array, state) for state in written) else array for array in inputs]
 
 
 def _deadline(time_limit: float | None) -> int:

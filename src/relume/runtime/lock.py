@@ -24,7 +24,7 @@ class ReadWriteLock:
         self._changed = threading.Condition()  # Over a re-entrant lock: a handler may come while this thread has it.
         self._readers: dict[object, int] = {}
         self._writer: tuple[object, int] | None = None
-        self._waiting = 0
+        self._waiting: dict[object, int] = {}
 
     @contextmanager
     def reading(self, deadline: int = 0) -> Iterator[None]:
@@ -50,12 +50,12 @@ class ReadWriteLock:
                 self._refuse_own_writer(me)
                 if me in self._readers.values():
                     raise _interrupted()
-                self._waiting += 1
+                self._waiting[token] = me
                 try:
                     self._wait(lambda: self._writer is None and not self._readers, deadline)
                     self._writer = (token, me)
                 finally:
-                    self._waiting -= 1
+                    self._waiting.pop(token, None)
                     self._changed.notify_all()  # Readers may have waited for this writer, which may have given up.
             yield
         finally:
@@ -63,6 +63,23 @@ class ReadWriteLock:
             if writer is not None and writer[0] is token:
                 self._writer = None
             self._notify()
+
+    def forget_others(self) -> bool:
+        """In the child of a fork, where this thread alone goes on: drops what others held and waited for.
+
+        Returns whether one of them was writing.
+        """
+        if self._changed.acquire(blocking=False):  # Free, or held by this very thread.
+            self._changed.release()
+        else:
+            self._changed = threading.Condition()
+        me = threading.get_ident()
+        self._readers = {token: thread for token, thread in self._readers.items() if thread == me}
+        self._waiting = {token: thread for token, thread in self._waiting.items() if thread == me}
+        foreign = self._writer is not None and self._writer[1] != me
+        if foreign:
+            self._writer = None
+        return foreign
 
     def _notify(self) -> None:
         """Wakes who waits. The holder is gone already: nothing that a signal handler does here keeps the lock held."""
