@@ -1,6 +1,8 @@
-"""Transposed convolution, made of a convolution over data that is spread out with zeros."""
+"""Transposed convolution, made of a convolution: one output channel for each phase, or over data spread with zeros."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from relume.base import dims
 from relume.base.dims import Dim
@@ -14,8 +16,10 @@ from relume.graph.types import Value
 def conv_transpose(call: Call) -> Value:
     """Each input element adds the whole window, times itself, to the output: the gradient of Conv.
 
-    So it is Conv with stride 1 of the input with `stride - 1` zeros between its elements and `reach - 1 - pad` around
-    it, by the windows mirrored, their input and output channels exchanged.
+    Outputs whose places leave the same rest by the stride see the same part of the window, so where window and strides
+    are known they become channels of one convolution (Shi et al. 2016, sub-pixel convolution). Else it is Conv with
+    stride 1 of the input with `stride - 1` zeros between its elements and `reach - 1 - pad` around it. Either way the
+    windows are mirrored, and their input and output channels exchanged.
     """
     x, w, b = call.input(0), call.input(1), call.optional(2)
     size = window_of(call, w)
@@ -31,6 +35,9 @@ def conv_transpose(call: Call) -> Value:
             call.wrong(f"ConvTranspose.{name} is wrong", f"{rank} numbers", list(values))
     reach: list[Dim] = [(window - 1) * dilation + 1 for window, dilation in zip(size, dilations)]
     before, after = _pads(call, x, reach, strides, extra)
+    known = tuple(window for window in size if isinstance(window, int))
+    if len(known) == rank and set(dilations) == {1} and set(strides) != {1}:
+        return _by_phases(call, x, w, b, known, strides, (before, after, extra), groups)
     spread = _spread(call, x, strides)
     front = [r - 1 - pad for r, pad in zip(reach, before)]
     back = [r - 1 - pad + e for r, pad, e in zip(reach, after, extra)]
@@ -38,6 +45,45 @@ def conv_transpose(call: Call) -> Value:
     weights = _mirrored(call, w, groups)
     operands = (data, weights) if b is None else (data, weights, b)
     return call.apply("conv", *operands, strides=(1,) * rank, pads=(0,) * 2 * rank, dilations=dilations, groups=groups)
+
+
+def _by_phases(
+    call: Call,
+    x: Value,
+    w: Value,
+    b: Value | None,
+    size: tuple[int, ...],
+    strides: tuple[int, ...],
+    margins: tuple[Sequence[Dim], Sequence[Dim], Sequence[int]],
+    groups: int,
+) -> Value:
+    """y[o, a * s + r] = sum over c, t of x[c, a - t] * w[c, o, t * s + r]: phase r is an output channel of its own."""
+    before, after, extra = margins
+    rank, (inputs, outputs) = len(size), w.dims[:2]
+    taps = [-(-(window + e) // stride) for window, e, stride in zip(size, extra, strides)]
+    missing = [tap * stride - window for tap, stride, window in zip(taps, strides, size)]
+    whole = padded(call, w, [0] * (2 + rank), [0, 0, *missing], 0.0)
+    apart: list[Dim] = [dim for tap, stride in zip(taps, strides) for dim in (tap, stride)]
+    split = call.reshape(whole, (inputs, outputs, *apart))
+    # [C, O / groups, (T, S)..] with the phases S behind the output channels: [C, O / groups * S.., T..].
+    turned = call.transpose(split, (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)))
+    phases = dims.product(strides)
+    weights = _mirrored(call, call.reshape(turned, (inputs, outputs * phases, *taps)), groups)
+    operands = [x, weights]
+    if b is not None:
+        each = call.apply("broadcast", call.reshape(b, (*b.dims, 1)), dims=(*b.dims, phases))
+        operands.append(call.reshape(each, (b.dims[0] * phases,)))
+    around = tuple(tap - 1 for tap in taps)
+    ones = (1,) * rank
+    y = call.apply("conv", *operands, strides=ones, pads=(*around, *around), dilations=ones, groups=groups)
+    n, _, *extents = y.dims
+    channels = outputs * groups
+    y = call.reshape(y, (n, channels, *strides, *extents))
+    between = [place for axis in range(rank) for place in (2 + rank + axis, 2 + axis)]
+    y = call.transpose(y, (0, 1, *between))
+    y = call.reshape(y, (n, channels, *(extent * stride for extent, stride in zip(extents, strides))))
+    cuts = [window + e - tap * s - a for window, e, tap, s, a in zip(size, extra, taps, strides, after)]
+    return padded(call, y, [0, 0, *(0 - amount for amount in before)], [0, 0, *cuts], 0.0)
 
 
 def _pads(
