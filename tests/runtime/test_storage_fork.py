@@ -158,3 +158,15 @@ def test_what_the_forking_thread_holds_it_keeps() -> None:
     ready.set()
     """
     child_of(inside, check)
+
+
+def test_a_run_imports_nothing() -> None:
+    """Python's locks of modules that other threads import at the time of a fork stay locked in the child for ever."""
+    check = """
+    before = set(sys.modules)
+    storage = Storage({"w": [np.float32(0)]}).share({"w": "w"}).fork()
+    count.run({"x": [np.float32(1)]}, states=storage)
+    Storage.borrow({"w": np.zeros(1, np.float32)}).reset({"w": np.ones(1, np.float32)})
+    assert not set(sys.modules) - before, set(sys.modules) - before
+    """
+    child_of("ready.set()", check)

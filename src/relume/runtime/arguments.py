@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -25,17 +26,20 @@ _NAMES = {dtype.numpy: dtype.name for dtype in ALL}
 
 def as_array(what: str, value: object, expected: object = None) -> np.ndarray:
     """`value` as a plain array, over the same memory where it is one. Raises `InputError` for what is none."""
-    if isinstance(value, np.ma.MaskedArray):
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # Whatever a foreign object's `__array__` raises; a list of lists of different lengths.
+        raise InputError(f"{what} is no array: {type(value).__name__}", expected=expected, got=f"{error}") from error
+    # NumPy imports `ma` when it is first asked for, which a run must not: a fork may come in the middle of an import.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if isinstance(value, masked):
         raise InputError(
             f"{what} is a masked array: it has elements without a value",
             expected=expected,
-            got=typed(value.dtype, value.shape),
+            got=typed(array.dtype, array.shape),
             hint="fill them, as array.filled(value)",
         )
-    try:
-        return np.asarray(value)
-    except Exception as error:  # Whatever a foreign object's `__array__` raises; a list of lists of different lengths.
-        raise InputError(f"{what} is no array: {type(value).__name__}", expected=expected, got=f"{error}") from error
+    return array
 
 
 def as_names(what: str, given: object, example: str) -> Mapping[str, Any]:
