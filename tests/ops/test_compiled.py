@@ -26,9 +26,6 @@ NOT_LOWERED_YET = {
 """Ops without a lowering."""
 
 NO_KERNEL_YET = {
-    ("pow", "f64"): "no polynomial for f64",
-    ("erf", "f64"): "no polynomial for f64",
-    ("gelu", "f64"): "made of erf",
     ("matmul", "i32"): "the packed kernel is for floats",
 }
 """Element types (of the first operand) that the kernels of an op do not know."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from relume.base import dtypes
 from relume.base.dtypes import DType
 from relume.base.errors import CompileError
-from relume.kernels import polynomials
+from relume.kernels import polynomials, power, remainder, trigonometry
 from relume.kernels.ir import Function, Reg, element, lanes, llvm_type, vector
 
 Step = tuple[str, tuple[int, ...], tuple[tuple[str, object], ...], str]
@@ -110,6 +110,8 @@ def emit_step(
     regs = [f.splat(arg, count) if lanes(arg.type) < count else arg for arg in args]
     if op == "cast":
         return _cast(f, regs[0], kinds[0], dtype)
+    if op == "bitcast":
+        return _bitcast(f, regs[0], kinds[0], dtype)
     if op == "select":
         return f.select(regs[0], regs[1], regs[2])
     if op not in _OPS:
@@ -150,6 +152,18 @@ def _div(f: Function, kind: DType, a: Reg, b: Reg) -> Reg:
     _need(kind, "float", "int", "uint")
     if kind.is_float:
         return f.binary("fdiv", a, b)
+    return _divide_integers(f, kind, a, b)
+
+
+def _rem(f: Function, kind: DType, a: Reg, b: Reg) -> Reg:
+    _need(kind, "float", "int", "uint")
+    if kind.is_float:
+        return remainder.rem(f, a, b)
+    return f.binary("sub", a, f.binary("mul", _divide_integers(f, kind, a, b), b))
+
+
+def _divide_integers(f: Function, kind: DType, a: Reg, b: Reg) -> Reg:
+    """Truncated; 0 where b is 0."""
     zero, one = f.int_constant(0, b.type), f.int_constant(1, b.type)
     by_zero = f.icompare("eq", b, zero)
     unsafe = by_zero
@@ -182,22 +196,22 @@ minimum = _extreme(False)
 def _pow(f: Function, kind: DType, a: Reg, b: Reg) -> Reg:
     _need(kind, "float", "int", "uint")
     if kind.is_float:
-        return polynomials.pow(f, a, b)
+        return power.pow(f, a, b)
     zero, one = f.int_constant(0, a.type), f.int_constant(1, a.type)
     # Repeated squaring over the bits of the exponent.
     with f.loop(0, kind.bytes * 8, carry=[f.binary("or", one, zero), a, b]) as bits:
-        power, square, rest = bits.carried
+        product, square, rest = bits.carried
         odd = f.icompare("ne", f.binary("and", rest, one), zero)
-        bits.next = [f.select(odd, f.binary("mul", power, square), power), f.binary("mul", square, square),
+        bits.next = [f.select(odd, f.binary("mul", product, square), product), f.binary("mul", square, square),
                      f.binary("lshr", rest, one)]  # fmt: skip
-    power = bits.results[0]
+    product = bits.results[0]
     if not kind.is_signed:
-        return power
+        return product
     minus_one = f.int_constant(-1, a.type)
     odd = f.icompare("ne", f.binary("and", b, one), zero)
     of_minus_one = f.select(f.icompare("eq", a, minus_one), f.select(odd, minus_one, one), zero)
     inverse = f.select(f.icompare("eq", a, one), one, of_minus_one)
-    return f.select(f.icompare("slt", b, zero), inverse, power)
+    return f.select(f.icompare("slt", b, zero), inverse, product)
 
 
 def _neg(f: Function, kind: DType, a: Reg) -> Reg:
@@ -281,19 +295,65 @@ def _not(f: Function, kind: DType, a: Reg) -> Reg:
     return f.binary("xor", a, f.int_constant(1, a.type))
 
 
+# --- bits -----------------------------------------------------------------------------------------------------------
+
+
+def _bits(instruction: str) -> Callable[..., Reg]:
+    def emit(f: Function, kind: DType, a: Reg, b: Reg) -> Reg:
+        _need(kind, "int", "uint")
+        return f.binary(instruction, a, b)
+
+    return emit
+
+
+def _bit_not(f: Function, kind: DType, a: Reg) -> Reg:
+    _need(kind, "int", "uint")
+    return f.binary("xor", a, f.int_constant(-1, a.type))
+
+
+def _bitcast(f: Function, a: Reg, kind: DType, to: DType) -> Reg:
+    count = lanes(a.type)
+    if kind.kind == "bool" and to.kind != "bool":
+        a = f.convert("zext", a, vector("i8", count))
+    if to.kind == "bool" and kind.kind != "bool":
+        return f.icompare("ne", a, f.int_constant(0, a.type))
+    target = register_type(to, count)
+    return a if a.type == target else f.convert("bitcast", a, target)
+
+
+def _shift(left: bool) -> Callable[..., Reg]:
+    def emit(f: Function, kind: DType, a: Reg, b: Reg) -> Reg:
+        _need(kind, "int", "uint")
+        bits = kind.bytes * 8
+        # An instruction's result is poison from the width on. Read as unsigned, a negative count is beyond it too.
+        inside = f.icompare("ult", b, f.int_constant(bits, b.type))
+        if not left and kind.kind == "int":
+            return f.binary("ashr", a, f.select(inside, b, f.int_constant(bits - 1, b.type)))
+        zero = f.int_constant(0, a.type)
+        return f.select(inside, f.binary("shl" if left else "lshr", a, f.select(inside, b, zero)), zero)
+
+    return emit
+
+
 _OPS: dict[str, Callable[..., Reg]] = {
     "add": _arithmetic("fadd", "add"),
     "sub": _arithmetic("fsub", "sub"),
     "mul": _arithmetic("fmul", "mul"),
     "div": _div,
+    "rem": _rem,
     "max": maximum,
     "min": minimum,
     "pow": _pow,
     "neg": _neg,
     "abs": _abs,
     "exp": _polynomial(polynomials.exp),
+    "expm1": _polynomial(polynomials.expm1),
     "log": _polynomial(polynomials.log),
+    "log1p": _polynomial(polynomials.log1p),
     "sqrt": _intrinsic("sqrt"),
+    "sin": _polynomial(trigonometry.sin),
+    "cos": _polynomial(trigonometry.cos),
+    "atan": _polynomial(trigonometry.atan),
     "tanh": _polynomial(polynomials.tanh),
     "erf": _polynomial(polynomials.erf),
     "sigmoid": _polynomial(polynomials.sigmoid),
@@ -309,7 +369,16 @@ _OPS: dict[str, Callable[..., Reg]] = {
     "and": _logic("and"),
     "or": _logic("or"),
     "not": _not,
+    "bit_and": _bits("and"),
+    "bit_or": _bits("or"),
+    "bit_xor": _bits("xor"),
+    "bit_not": _bit_not,
+    "shift_left": _shift(left=True),
+    "shift_right": _shift(left=False),
 }
+
+STEPS = frozenset({*_OPS, "bitcast", "cast", "select"})
+"""The ops that kernels know as steps of a body."""
 
 
 # --- casts ----------------------------------------------------------------------------------------------------------
@@ -355,6 +424,22 @@ def _to_odd(f: Function, a: Reg) -> Reg:
     return f.convert("bitcast", odd, near.type)
 
 
+def _fifty_three_bits(f: Function, a: Reg, kind: DType) -> Reg:
+    """A 64-bit integer that f64 holds exactly, and that rounds to at most 52 bits as `a` does: beyond 2^53 the last
+    eleven bits become one that says whether any was set."""
+
+    def k(value: int) -> Reg:
+        return f.int_constant(value, a.type)
+
+    lost = f.binary("and", a, k(0x7FF))
+    sticky = f.select(f.icompare("eq", lost, k(0)), k(0), k(0x800))
+    rounded = f.binary("or", f.binary("and", a, k(-0x800)), sticky)
+    # Magnitudes below 2^53, by one unsigned comparison.
+    shifted = f.binary("add", a, k(1 << 53)) if kind.is_signed else a
+    small = f.icompare("ult", shifted, k(1 << (54 if kind.is_signed else 53)))
+    return f.select(small, a, rounded)
+
+
 def _cast(f: Function, a: Reg, kind: DType, to: DType) -> Reg:
     count = lanes(a.type)
     if kind is to:
@@ -366,7 +451,8 @@ def _cast(f: Function, a: Reg, kind: DType, to: DType) -> Reg:
         if kind is dtypes.f64:
             return _round(f, _to_odd(f, a), to)
         if kind.is_integer and kind.bytes >= 4:
-            return _round(f, _to_odd(f, _cast(f, a, kind, dtypes.f64)), to)
+            exact = _fifty_three_bits(f, a, kind) if kind.bytes == 8 else a
+            return _round(f, _to_odd(f, _cast(f, exact, kind, dtypes.f64)), to)
         return _round(f, _cast(f, a, kind, dtypes.f32), to)
     target = register_type(to, count)
     if to.kind == "bool":
