@@ -33,7 +33,7 @@ def prelu(call: Call) -> Value:
 
 def _scaled_exp(call: Call, x: Value, alpha: float) -> Value:
     """alpha * (e ** x - 1)."""
-    return call.apply("mul", call.apply("sub", call.apply("exp", x), 1), alpha)
+    return call.apply("mul", call.apply("expm1", x), alpha)
 
 
 @translates("Elu", versions=(1, 6, 22))
@@ -53,7 +53,7 @@ def selu(call: Call) -> Value:
 def softplus(call: Call) -> Value:
     """log(1 + e ** x), in the form that does not overflow: max(x, 0) + log(1 + e ** -|x|)."""
     x = call.input(0)
-    rest = call.apply("log", call.apply("add", call.apply("exp", call.apply("neg", call.apply("abs", x))), 1))
+    rest = call.apply("log1p", call.apply("exp", call.apply("neg", call.apply("abs", x))))
     return call.apply("add", call.apply("relu", x), rest)
 
 
