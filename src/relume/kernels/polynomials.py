@@ -121,10 +121,11 @@ def expm1(f: Function, x: Reg) -> Reg:
     m = Math(f, x.type)
     end, (_, top) = -2.0 * m.format.tanh_end, m.format.exp_range
     exponent, rest = _reduced(m, m.when("olt", x, end, end, m.when("ogt", x, top, top, x)))
-    # Half of it, since 2^n itself may be too large by one.
-    scale = m.power_of_two(m.int("sub", exponent, 1))
-    half = m.fma(scale, rest, m.sub(scale, 0.5))
-    return m.signed(m.add(half, half), x)
+    # 2^n itself may be too large by one: there half of the result is computed.
+    large = f.icompare("sgt", exponent, m.k(m.format.bias))
+    scale = m.power_of_two(m.int("sub", exponent, f.select(large, m.k(1), m.k(0))))
+    out = m.fma(scale, rest, m.sub(scale, f.select(large, m.c(0.5), m.c(1.0))))
+    return m.signed(f.select(large, m.add(out, out), out), x)
 
 
 def log(f: Function, x: Reg) -> Reg:

@@ -7,26 +7,10 @@ few roundings for every argument, tiny, huge or next to a zero. Short floats com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from relume.base import dtypes
-from relume.frontends.onnx.calls import Call, Translator, translates
+from relume.frontends.onnx.calls import Call, of_one_operand, translates
 from relume.graph.types import Value
-
-_SHORT = (dtypes.f16, dtypes.bf16)
-
-
-def _in_f32(formula: Callable[[Call, Value], Value]) -> Translator:
-    """`formula` of the one operand; of a short float in f32, rounded at the end."""
-
-    def translate(call: Call) -> Value:
-        x = call.input(0)
-        if x.dtype not in _SHORT:
-            return formula(call, x)
-        return call.cast(formula(call, call.cast(x, dtypes.f32)), x.dtype)
-
-    return translate
-
 
 # --- circular -------------------------------------------------------------------------------------------------------
 
@@ -108,6 +92,6 @@ def _atanh(call: Call, x: Value) -> Value:
 _CIRCULAR = {"Tan": _tan, "Asin": _asin, "Acos": _acos}
 _HYPERBOLIC = {"Sinh": _sinh, "Cosh": _cosh, "Asinh": _asinh, "Acosh": _acosh, "Atanh": _atanh}
 for _name, _formula in _CIRCULAR.items():
-    translates(_name, versions=(7, 22))(_in_f32(_formula))
+    translates(_name, versions=(7, 22))(of_one_operand(_formula))
 for _name, _formula in _HYPERBOLIC.items():
-    translates(_name, versions=(9, 22))(_in_f32(_formula))
+    translates(_name, versions=(9, 22))(of_one_operand(_formula))
