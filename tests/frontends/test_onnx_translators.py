@@ -96,6 +96,8 @@ UNARY = [
     case("HardSigmoid", f32(9), alpha=0.3, beta=0.4),
     case("ThresholdedRelu", f32(9), alpha=0.7),
     case("Shrink", f32(9), lambd=0.4, bias=0.1),
+    case("Shrink", ints(9), lambd=3.0, bias=2.0),
+    case("Shrink", np.arange(9, dtype=np.uint8), lambd=3.0, bias=2.0),
     case("Mish", f32(9), opset=18),
     case("Gelu", f32(9), opset=20),
     case("Gelu", f32(9), opset=20, approximate="tanh"),

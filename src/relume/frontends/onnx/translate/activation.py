@@ -1,4 +1,4 @@
-"""Activation functions. Those whose schema has a body of plain operators (Celu, Shrink ...) go through it."""
+"""Activation functions. Those whose schema has a body of plain operators (Celu, ThresholdedRelu ...) go through it."""
 
 from __future__ import annotations
 
@@ -87,6 +87,18 @@ translates("Mish", versions=(18, 22))(of_one_operand(_mish))
 def _hard_sigmoid(call: Call, x: Value, alpha: float, beta: float) -> Value:
     line = call.apply("add", call.apply("mul", x, alpha), beta)
     return call.apply("min", call.apply("max", line, 0), 1)
+
+
+@translates("Shrink", versions=(9,))
+def shrink(call: Call) -> Value:
+    """x brought nearer to 0 by bias, and 0 within lambd of it. Attributes are converted to the type of x first."""
+    x = call.input(0)
+    limit, bias = call.number("lambd"), call.number("bias")
+    y = call.apply("select", call.apply("greater", x, limit), call.apply("sub", x, bias), 0)
+    if not x.dtype.is_signed:
+        return y
+    below = call.apply("less", x, call.apply("neg", call.constant(limit, x.dtype)))
+    return call.apply("select", below, call.apply("add", x, bias), y)
 
 
 @translates("HardSigmoid", versions=(1, 6, 22))

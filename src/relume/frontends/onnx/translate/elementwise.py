@@ -13,7 +13,6 @@ _UNARY: dict[str, tuple[str, tuple[int, ...]]] = {
     "BitwiseNot": ("bit_not", (18,)),
     "Ceil": ("ceil", (1, 6, 13)),
     "Cos": ("cos", (7, 22)),
-    "Erf": ("erf", (9, 13)),
     "Exp": ("exp", (1, 6, 13)),
     "Floor": ("floor", (1, 6, 13)),
     "Log": ("log", (1, 6, 13)),
@@ -36,6 +35,15 @@ def _unary(op: str) -> Translator:
 
 for _name, (_op, _versions) in _UNARY.items():
     translates(_name, versions=_versions)(_unary(_op))
+
+
+@translates("Erf", versions=(9, 13))
+def erf(call: Call) -> Value:
+    """Of an integer too: truncated, it is 0 but where it rounds to 1 or -1."""
+    x = call.input(0)
+    if x.dtype.is_float:
+        return call.apply("erf", x)
+    return call.cast(call.apply("erf", call.cast(x, dtypes.f32)), x.dtype)
 
 
 # --- two operands ---------------------------------------------------------------------------------------------------
