@@ -1,10 +1,7 @@
 """One element-wise step on registers of any lane count: what `map` and every fused epilogue are made of.
 
-Registers hold an element type as LLVM has it (`i32`, `<16 x float>`), with two conventions:
-
-- a bool is an `i1` (`<16 x i1>`) in registers and a byte 0 or 1 in memory: `load` and `store` convert;
-- f16 and bf16 are their 16 bits (`i16`) in registers: they are moved as they are, and a step computes in f32 and
-  rounds once, which for + - * / and the square root gives the correctly rounded result (24 >= 2 * 11 + 2 bits).
+f16 and bf16 compute in f32 and round once, which for + - * / and the square root gives the correctly rounded result
+(24 >= 2 * 11 + 2 bits).
 
 The meaning of each op is its reference in `relume.ops`. Integers wrap; division never traps; max and min propagate NaN.
 Nothing here is reassociated or contracted, so a lane's bits do not depend on how many lanes there are.
@@ -12,66 +9,22 @@ Nothing here is reassociated or contracted, so a lane's bits do not depend on ho
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from relume.base import dtypes
 from relume.base.dtypes import DType
 from relume.base.errors import CompileError
-from relume.kernels import polynomials, power, remainder, trigonometry
-from relume.kernels.ir import Function, Reg, element, lanes, llvm_type, vector
+from relume.kernels import casts, polynomials, power, remainder, trigonometry
+from relume.kernels.ir import Function, Reg, element, lanes
+from relume.kernels.registers import NARROW, constant, constant_of_bytes, load, register_type, store
+
+__all__ = [
+    "STEPS", "Step", "emit_body", "emit_step", "maximum", "minimum",
+    "constant", "constant_of_bytes", "load", "register_type", "store",
+]  # fmt: skip
 
 Step = tuple[str, tuple[int, ...], tuple[tuple[str, object], ...], str]
 """(op, the numbers of its arguments, attributes, name of the result's dtype)."""
-
-_NARROW = (dtypes.f16, dtypes.bf16)
-
-
-def register_type(dtype: DType, count: int = 1) -> str:
-    """The type of `count` lanes of `dtype` in a register."""
-    kind = "i1" if dtype.kind == "bool" else "i16" if dtype in _NARROW else llvm_type(dtype)
-    return vector(kind, count)
-
-
-def load(f: Function, dtype: DType, address: Reg, count: int = 1) -> Reg:
-    """`count` consecutive elements from memory."""
-    if dtype.kind != "bool":
-        return f.load(register_type(dtype, count), address, dtype.bytes)
-    raw = f.load(vector("i8", count), address, 1)
-    return f.icompare("ne", raw, f.int_constant(0, raw.type))
-
-
-def store(f: Function, dtype: DType, value: Reg, address: Reg) -> None:
-    """Writes all lanes of `value` to consecutive elements."""
-    if dtype.kind == "bool":
-        value = f.convert("zext", value, vector("i8", lanes(value.type)))
-    f.store(value, address, dtype.bytes)
-
-
-def constant(f: Function, value: object, dtype: DType, count: int = 1) -> Reg:
-    """`value` (int, float or bool) in all of `count` lanes. Integers wrap to the type."""
-    type_ = register_type(dtype, count)
-    if dtype.is_float and dtype not in _NARROW:
-        return f.constant(float(value), type_)  # type: ignore[arg-type]
-    return constant_of_bytes(f, dtype.numpy.type(value).tobytes(), dtype, count)
-
-
-def constant_of_bytes(f: Function, raw: bytes, dtype: DType, count: int = 1) -> Reg:
-    """The one element whose little-endian bytes are `raw`, in all of `count` lanes, a NaN with its payload."""
-    type_ = register_type(dtype, count)
-    if dtype.kind == "bool":
-        return f.int_constant(int(raw != b"\0"), type_)
-    bits = int.from_bytes(raw, "little")
-    if not dtype.is_float or dtype in _NARROW:
-        return f.int_constant(bits, type_)
-    if dtype is dtypes.f32:
-        value = struct.unpack("<f", raw)[0]
-        if value == value:
-            return f.constant(value, type_)
-        # LLVM writes a float in the bits of a double; widening a NaN by arithmetic would make it quiet.
-        bits = (bits >> 31) << 63 | 0x7FF << 52 | (bits & 0x7FFFFF) << 29
-    text = f"0x{bits:016X}"
-    return Reg(text if count == 1 else f"<{', '.join([f'{element(type_)} {text}'] * count)}>", type_)
 
 
 def emit_body(
@@ -109,17 +62,17 @@ def emit_step(
     count = max(lanes(arg.type) for arg in args)
     regs = [f.splat(arg, count) if lanes(arg.type) < count else arg for arg in args]
     if op == "cast":
-        return _cast(f, regs[0], kinds[0], dtype)
+        return casts.cast(f, regs[0], kinds[0], dtype)
     if op == "bitcast":
-        return _bitcast(f, regs[0], kinds[0], dtype)
+        return casts.bitcast(f, regs[0], kinds[0], dtype)
     if op == "select":
         return f.select(regs[0], regs[1], regs[2])
     if op not in _OPS:
         raise CompileError(f"no element-wise step {op!r}", expected=", ".join(sorted(_OPS)), got=op)
     kind = kinds[0]
-    if kind in _NARROW:
-        out = _OPS[op](f, dtypes.f32, *(_widen(f, reg, kind) for reg in regs))
-        return out if dtype.kind == "bool" else _round(f, out, dtype)
+    if kind in NARROW:
+        out = _OPS[op](f, dtypes.f32, *(casts.widen(f, reg, kind) for reg in regs))
+        return out if dtype.kind == "bool" else casts.narrow(f, out, dtype)
     return _OPS[op](f, kind, *regs)
 
 
@@ -311,16 +264,6 @@ def _bit_not(f: Function, kind: DType, a: Reg) -> Reg:
     return f.binary("xor", a, f.int_constant(-1, a.type))
 
 
-def _bitcast(f: Function, a: Reg, kind: DType, to: DType) -> Reg:
-    count = lanes(a.type)
-    if kind.kind == "bool" and to.kind != "bool":
-        a = f.convert("zext", a, vector("i8", count))
-    if to.kind == "bool" and kind.kind != "bool":
-        return f.icompare("ne", a, f.int_constant(0, a.type))
-    target = register_type(to, count)
-    return a if a.type == target else f.convert("bitcast", a, target)
-
-
 def _shift(left: bool) -> Callable[..., Reg]:
     def emit(f: Function, kind: DType, a: Reg, b: Reg) -> Reg:
         _need(kind, "int", "uint")
@@ -379,104 +322,3 @@ _OPS: dict[str, Callable[..., Reg]] = {
 
 STEPS = frozenset({*_OPS, "bitcast", "cast", "select"})
 """The ops that kernels know as steps of a body."""
-
-
-# --- casts ----------------------------------------------------------------------------------------------------------
-
-
-def _widen(f: Function, a: Reg, kind: DType) -> Reg:
-    """f16 or bf16 bits as f32, exactly."""
-    count = lanes(a.type)
-    if kind is dtypes.f16:
-        return f.convert("fpext", f.convert("bitcast", a, vector("half", count)), vector("float", count))
-    wide = f.convert("zext", a, vector("i32", count))
-    return f.convert("bitcast", f.binary("shl", wide, f.int_constant(16, wide.type)), vector("float", count))
-
-
-def _round(f: Function, a: Reg, kind: DType) -> Reg:
-    """An f32 rounded to the bits of f16 or bf16, ties to even."""
-    count = lanes(a.type)
-    if kind is dtypes.f16:
-        return f.convert("bitcast", f.convert("fptrunc", a, vector("half", count)), vector("i16", count))
-    bits = f.convert("bitcast", a, vector("i32", count))
-
-    def k(value: int) -> Reg:
-        return f.int_constant(value, bits.type)
-
-    last = f.binary("and", f.binary("lshr", bits, k(16)), k(1))
-    rounded = f.binary("add", bits, f.binary("add", last, k(0x7FFF)))
-    # Rounding could carry a NaN into infinity: it is made quiet instead.
-    kept = f.select(f.fcompare("uno", a, a), f.binary("or", bits, k(0x400000)), rounded)
-    return f.convert("trunc", f.binary("lshr", kept, k(16)), vector("i16", count))
-
-
-def _to_odd(f: Function, a: Reg) -> Reg:
-    """An f64 as f32, rounded to odd where inexact: rounding that again to fewer bits rounds the f64 only once."""
-    count = lanes(a.type)
-    near = f.convert("fptrunc", a, vector("float", count))
-    back = f.convert("fpext", near, a.type)
-    bits = f.convert("bitcast", near, vector("i32", count))
-    one, zero = f.int_constant(1, bits.type), f.int_constant(0, bits.type)
-    size_near, size = f.intrinsic("fabs", back), f.intrinsic("fabs", a)
-    # Toward zero first: one step back where rounding went away from zero (the bits order magnitudes).
-    toward = f.binary("sub", bits, f.select(f.fcompare("ogt", size_near, size), one, zero))
-    odd = f.binary("or", toward, f.select(f.fcompare("one", back, a), one, zero))
-    return f.convert("bitcast", odd, near.type)
-
-
-def _fifty_three_bits(f: Function, a: Reg, kind: DType) -> Reg:
-    """A 64-bit integer that f64 holds exactly, and that rounds to at most 52 bits as `a` does: beyond 2^53 the last
-    eleven bits become one that says whether any was set."""
-
-    def k(value: int) -> Reg:
-        return f.int_constant(value, a.type)
-
-    lost = f.binary("and", a, k(0x7FF))
-    sticky = f.select(f.icompare("eq", lost, k(0)), k(0), k(0x800))
-    rounded = f.binary("or", f.binary("and", a, k(-0x800)), sticky)
-    # Magnitudes below 2^53, by one unsigned comparison.
-    shifted = f.binary("add", a, k(1 << 53)) if kind.is_signed else a
-    small = f.icompare("ult", shifted, k(1 << (54 if kind.is_signed else 53)))
-    return f.select(small, a, rounded)
-
-
-def _cast(f: Function, a: Reg, kind: DType, to: DType) -> Reg:
-    count = lanes(a.type)
-    if kind is to:
-        return a
-    if kind in _NARROW:
-        return _cast(f, _widen(f, a, kind), dtypes.f32, to)
-    if to in _NARROW:
-        # An integer within the range of f16 is exact in f32; for bf16 a wide one goes by way of f64.
-        if kind is dtypes.f64:
-            return _round(f, _to_odd(f, a), to)
-        if kind.is_integer and kind.bytes >= 4:
-            exact = _fifty_three_bits(f, a, kind) if kind.bytes == 8 else a
-            return _round(f, _to_odd(f, _cast(f, exact, kind, dtypes.f64)), to)
-        return _round(f, _cast(f, a, kind, dtypes.f32), to)
-    target = register_type(to, count)
-    if to.kind == "bool":
-        zero = constant(f, 0, kind, count)
-        return f.fcompare("une", a, zero) if kind.is_float else f.icompare("ne", a, zero)
-    if kind.is_float and to.is_float:
-        return f.convert("fpext" if to.bytes > kind.bytes else "fptrunc", a, target)
-    if kind.is_float:
-        return _float_to_integer(f, a, to)
-    if to.is_float:
-        return f.convert("sitofp" if kind.kind == "int" else "uitofp", a, target)
-    if kind.kind == "bool" or to.bytes > kind.bytes:
-        return f.convert("sext" if kind.kind == "int" else "zext", a, target)
-    return f.convert("trunc", a, target) if to.bytes < kind.bytes else a
-
-
-def _float_to_integer(f: Function, a: Reg, to: DType) -> Reg:
-    """Truncated toward zero; out of range and NaN become the minimum of the type."""
-    bits = to.bytes * 8
-    lowest = -(1 << (bits - 1)) if to.is_signed else 0
-    # Both bounds are powers of two, hence exact. What truncates to the minimum from below it is the minimum anyway.
-    above = f.constant(float(1 << (bits - 1 if to.is_signed else bits)), a.type)
-    inside = f.binary("and", f.fcompare("oge", a, f.constant(float(lowest), a.type)), f.fcompare("olt", a, above))
-    target = register_type(to, lanes(a.type))
-    # The conversion is undefined outside: it sees 0 there.
-    number = f.convert("fptosi" if to.is_signed else "fptoui", f.select(inside, a, f.zero(a.type)), target)
-    return f.select(inside, number, f.int_constant(lowest, target))
