@@ -19,7 +19,7 @@ from relume.kernels.elementwise import Step, emit_body, load, store
 from relume.kernels.ir import Int, Kernel, Reg, element, lanes
 from relume.program.types import IN, KernelSpec, OperandSpec, Reuse
 
-HEAVY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow"})
+HEAVY = frozenset({"exp", "expm1", "log", "log1p", "sin", "cos", "atan", "tanh", "erf", "sigmoid", "pow", "rem"})
 """Ops whose code is long: unrolled over a whole tile they would not fit the instruction cache."""
 
 

@@ -1,12 +1,11 @@
 """Exponential, logarithm and their kin as our own vector code: the same bits on every target and in every lane.
 
-No call to a mathematical library is made, and every multiplication that feeds an addition either is an explicit fused
-multiply-add or stays two instructions, so a scalar tail, a 256-bit and a 512-bit vector round alike.
+No call to a mathematical library is made. Trigonometry is in `trigonometry.py`, powers are in `power.py`.
 
 Method: reduction by multiples of ln 2 in two parts (W. J. Cody and W. Waite, *Software Manual for the Elementary
 Functions*, 1980), then a minimax polynomial (Remez exchange, E. Remez, 1934). The float coefficients are our own:
 `tests/kernels/test_elementwise.py` computes them again from the definitions in the comments. The double ones are the
-Taylor coefficients of exp and artanh, long enough for the reduced interval. Errors are measured by the same tests and
+Taylor coefficients, long enough for the reduced interval, but for erf. Errors are measured by the same tests and
 stand in each docstring, in units in the last place of the float result.
 
 Every function takes a register of float or double, of any number of lanes, and gives one of the same type.
@@ -15,11 +14,9 @@ Every function takes a register of float or double, of any number of lanes, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-from relume.base.errors import CompileError
-from relume.kernels.ir import Function, Reg, element, lanes, vector
+from relume.kernels.arithmetic import Math
+from relume.kernels.ir import Function, Reg, element
 
 # exp(r) = 1 + r + r^2 P(r) on |r| <= ln(2)/2, minimax in relative error 3.1e-9
 EXP = (0.49999993412484134, 0.16666520107790686, 0.041668394213484276, 0.008368780413905166, 0.0013814466967542241)
@@ -56,147 +53,115 @@ LOG_ERFC = (
     -0.0029395986922912598,
     0.00018557308936155648,
 )
+# erfc(a) e^(a^2) = P(v) on [1, 6], v = (48 / (a + 2) - 11) / 5: interpolation at 17 Chebyshev nodes
+ERFCX = (
+    0.2214295402299318,
+    0.16189356804102495,
+    0.038560570425182426,
+    0.005588816281841416,
+    0.00019713917772796167,
+    -8.079220428815804e-05,
+    -7.340517938285315e-06,
+    1.979561977004956e-06,
+    1.6349937389162677e-07,
+    -7.005372083302365e-08,
+    -5.88605813599345e-10,
+    2.6250114875898546e-09,
+    -2.6869739848144794e-10,
+    -7.46898490767896e-11,
+    2.213468297540544e-11,
+    4.783102019032145e-13,
+    -9.365906742974564e-13,
+)
+_MORE_THAN_ONE = 0.12837916709551257
+"""2 / sqrt(pi) - 1, to its own last bit."""
 
-
-@dataclass(frozen=True)
-class _Format:
-    """What the algorithms need to know of a floating-point type."""
-
-    integer: str
-    """The integer type of the same width."""
-    fraction: int
-    """Bits of the fraction field."""
-    bias: int
-    """Of the exponent field."""
-    ln2: tuple[float, float]
-    """ln 2 = high + low; the high part has so few bits that an exponent times it is exact."""
-    exp_range: tuple[float, float]
-    """Below and above, exp is 0 and infinite."""
-    exp: tuple[float, ...]
-    """P of exp(r) = 1 + r + r^2 P(r)."""
-    tanh_end: float
-    """From here on tanh rounds to 1."""
-
-    @property
-    def shift(self) -> float:
-        """Adding this leaves the nearest integer in the low bits (half to even, the processor's rounding)."""
-        return 1.5 * 2.0**self.fraction
-
-    @property
-    def shift_bits(self) -> int:
-        return ((self.fraction + self.bias) << self.fraction) | (1 << (self.fraction - 1))
-
-    @property
-    def root_bits(self) -> int:
-        """The bits of sqrt(1/2): significands are taken from [sqrt(1/2), sqrt(2)), so that log(1) is exactly 0."""
-        return ((self.bias - 1) << self.fraction) + int((math.sqrt(2.0) - 1.0) * 2.0**self.fraction)
-
-
-_FORMATS = {
-    "float": _Format("i32", 23, 127, (0.693359375, -2.1219444005469057e-4), (-104.0, 89.0), EXP, 10.0),
-    "double": _Format(
-        "i64",
-        52,
-        1023,
-        (float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")),
-        (-746.0, 710.0),
-        tuple(1.0 / math.factorial(k + 2) for k in range(12)),
-        20.0,
-    ),
+_POLYNOMIALS = {
+    "float": {"exp": EXP, "erf": ERF},
+    "double": {
+        "exp": tuple(1.0 / math.factorial(k + 2) for k in range(12)),
+        "erf": (
+            _MORE_THAN_ONE,
+            *(2.0 / math.sqrt(math.pi) * (-1) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(1, 20)),
+        ),
+    },
 }
 
 
-class _Math:
-    """Shorthands for arithmetic on registers of one float type."""
-
-    def __init__(self, f: Function, type_: str) -> None:
-        self.f, self.type = f, type_
-        self.format = _FORMATS[element(type_)]
-        self.integer = vector(self.format.integer, lanes(type_))
-
-    def c(self, value: float) -> Reg:
-        return self.f.constant(value, self.type)
-
-    def k(self, value: int) -> Reg:
-        return self.f.int_constant(value, self.integer)
-
-    def fma(self, a: Reg, b: Reg | float, c: Reg | float) -> Reg:
-        return self.f.fma(a, self._reg(b), self._reg(c))
-
-    def add(self, a: Reg, b: Reg | float) -> Reg:
-        return self.f.binary("fadd", a, self._reg(b))
-
-    def sub(self, a: Reg | float, b: Reg | float) -> Reg:
-        return self.f.binary("fsub", self._reg(a), self._reg(b))
-
-    def mul(self, a: Reg, b: Reg | float) -> Reg:
-        return self.f.binary("fmul", a, self._reg(b))
-
-    def div(self, a: Reg | float, b: Reg) -> Reg:
-        return self.f.binary("fdiv", self._reg(a), b)
-
-    def int(self, op: str, a: Reg, b: Reg | int) -> Reg:
-        return self.f.binary(op, a, b if isinstance(b, Reg) else self.k(b))
-
-    def when(self, how: str, a: Reg, b: Reg | float, yes: Reg | float, no: Reg) -> Reg:
-        """`yes` where the comparison holds, else `no`."""
-        return self.f.select(self.f.fcompare(how, a, self._reg(b)), self._reg(yes), no)
-
-    def horner(self, coefficients: Sequence[float], x: Reg) -> Reg:
-        """The polynomial with `coefficients` from the constant up, by fused multiply-adds from the top down."""
-        out = self.c(coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
-            out = self.fma(out, x, coefficient)
-        return out
-
-    def bits(self, x: Reg) -> Reg:
-        return self.f.convert("bitcast", x, self.integer)
-
-    def power_of_two(self, exponent: Reg) -> Reg:
-        """2^exponent for an integer register in the normal range."""
-        biased = self.int("add", exponent, self.format.bias)
-        return self.f.convert("bitcast", self.int("shl", biased, self.format.fraction), self.type)
-
-    def _reg(self, value: Reg | float) -> Reg:
-        return value if isinstance(value, Reg) else self.c(value)
+def _polynomial(m: Math, name: str, x: Reg) -> Reg:
+    return m.horner(_POLYNOMIALS[element(m.type)][name], x)
 
 
-def _reduced(m: _Math, x: Reg) -> tuple[Reg, Reg]:
-    """(n, exp(r) - 1) with x = n ln 2 + r and |r| <= ln(2)/2. A NaN stays one in the second."""
-    high, low = m.format.ln2
+def _reduced(m: Math, x: Reg, low: Reg | None = None) -> tuple[Reg, Reg]:
+    """(n, exp(r) - 1) with x + low = n ln 2 + r and |r| <= ln(2)/2. A NaN stays one in the second."""
+    ln2_high, ln2_low = m.format.ln2
     shifted = m.fma(x, 1.0 / math.log(2.0), m.format.shift)
     whole = m.sub(shifted, m.format.shift)
-    r = m.fma(whole, -low, m.fma(whole, -high, x))
+    r = m.fma(whole, -ln2_low, m.fma(whole, -ln2_high, x))
+    if low is not None:
+        r = m.add(r, low)
     exponent = m.int("sub", m.bits(shifted), m.format.shift_bits)
-    return exponent, m.fma(m.mul(r, r), m.horner(m.format.exp, r), r)
+    return exponent, m.fma(m.mul(r, r), _polynomial(m, "exp", r), r)
 
 
-def exp(f: Function, x: Reg) -> Reg:
-    """e^x: 1 ULP; subnormal results included; 0 and inf beyond the range; NaN stays."""
-    m = _Math(f, x.type)
-    low, high = m.format.exp_range
-    x = m.when("olt", x, low, low, m.when("ogt", x, high, high, x))
-    exponent, rest = _reduced(m, x)
+def exp(f: Function, x: Reg, low: Reg | None = None) -> Reg:
+    """e^(x + low): 1 ULP; subnormal results included; 0 and inf beyond the range; NaN stays."""
+    m = Math(f, x.type)
+    bottom, top = m.format.exp_range
+    x = m.when("olt", x, bottom, bottom, m.when("ogt", x, top, top, x))
+    exponent, rest = _reduced(m, x, low)
     # 2^n may lie outside the normal range by itself: two factors, of which only the last can round.
     half = m.int("ashr", exponent, 1)
     other = m.int("sub", exponent, half)
     return m.mul(m.mul(m.add(rest, 1.0), m.power_of_two(half)), m.power_of_two(other))
 
 
+def expm1(f: Function, x: Reg) -> Reg:
+    """e^x - 1 without cancellation near 0: 1 ULP; -1 and inf beyond the range; NaN stays."""
+    m = Math(f, x.type)
+    end, (_, top) = -2.0 * m.format.tanh_end, m.format.exp_range
+    exponent, rest = _reduced(m, m.when("olt", x, end, end, m.when("ogt", x, top, top, x)))
+    # 2^n itself may be too large by one: there half of the result is computed.
+    large = f.icompare("sgt", exponent, m.k(m.format.bias))
+    scale = m.power_of_two(m.int("sub", exponent, f.select(large, m.k(1), m.k(0))))
+    out = m.fma(scale, rest, m.sub(scale, f.select(large, m.c(0.5), m.c(1.0))))
+    return m.signed(f.select(large, m.add(out, out), out), x)
+
+
 def log(f: Function, x: Reg) -> Reg:
     """The natural logarithm: 1 ULP; log(0) = -inf, of a negative number NaN, subnormal arguments included."""
-    m = _Math(f, x.type)
+    m = Math(f, x.type)
+    out = _log(m, x)
+    out = m.when("olt", x, 0.0, math.nan, m.when("oeq", x, 0.0, -math.inf, out))
+    return m.when("uge", x, math.inf, x, out)  # infinity and NaN are their own logarithms
+
+
+def log1p(f: Function, x: Reg) -> Reg:
+    """log(1 + x), accurate also where 1 + x rounds: 1 ULP; -inf at -1, NaN below."""
+    m = Math(f, x.type)
+    total, lost = m.two_sum(m.c(1.0), x)
+    out = _log(m, total, m.div(lost, total))
+    out = m.when("olt", x, -1.0, math.nan, m.when("oeq", x, -1.0, -math.inf, m.signed(out, x)))
+    return m.when("uge", x, math.inf, x, out)
+
+
+def split(m: Math, x: Reg) -> tuple[Reg, Reg]:
+    """(e, f) with x = 2^e (1 + f), f in [sqrt(1/2) - 1, sqrt(2) - 1], for a positive finite x. f is exact."""
     form = m.format
     lift = form.fraction + 1
-    tiny = f.fcompare("olt", x, m.c(2.0 ** (1 - form.bias)))
-    scaled = f.select(tiny, m.mul(x, 2.0**lift), x)
+    tiny = m.f.fcompare("olt", x, m.c(2.0 ** (1 - form.bias)))
+    scaled = m.f.select(tiny, m.mul(x, 2.0**lift), x)
     from_root = m.int("sub", m.bits(scaled), form.root_bits)
     exponent = m.int("ashr", from_root, form.fraction)
-    exponent = m.int("add", exponent, f.select(tiny, m.k(-lift), m.k(0)))
+    exponent = m.int("add", exponent, m.f.select(tiny, m.k(-lift), m.k(0)))
     significand = m.int("add", m.int("and", from_root, (1 << form.fraction) - 1), form.root_bits)
-    e = f.convert("sitofp", exponent, x.type)
-    rest = m.sub(f.convert("bitcast", significand, x.type), 1.0)
-    high, low = form.ln2
+    return m.f.convert("sitofp", exponent, x.type), m.sub(m.f.convert("bitcast", significand, x.type), 1.0)
+
+
+def _log(m: Math, x: Reg, correction: Reg | None = None) -> Reg:
+    """log(x) + correction for a positive finite x, where the correction is tiny against the logarithm or x is 1."""
+    e, rest = split(m, x)
+    high, low = m.format.ln2
     square = m.mul(rest, rest)
     if element(x.type) == "float":
         tail = m.mul(m.mul(square, rest), m.horner(LOG, rest))
@@ -208,14 +173,14 @@ def log(f: Function, x: Reg) -> Reg:
         series = m.mul(z, m.horner([2.0 / (2 * k + 3) for k in range(11)], z))
         half = m.mul(square, 0.5)
         tail = m.sub(m.fma(s, m.add(half, series), m.mul(e, low)), half)
-    out = m.fma(e, high, m.add(rest, tail))
-    out = m.when("olt", x, 0.0, math.nan, m.when("oeq", x, 0.0, -math.inf, out))
-    return m.when("uge", x, math.inf, x, out)  # infinity and NaN are their own logarithms
+    if correction is not None:
+        tail = m.add(tail, correction)
+    return m.fma(e, high, m.add(rest, tail))
 
 
 def tanh(f: Function, x: Reg) -> Reg:
     """The hyperbolic tangent, d / (d + 2) with d = e^(2|x|) - 1: 2 ULP; odd, +-1 at infinity."""
-    m = _Math(f, x.type)
+    m = Math(f, x.type)
     size = f.intrinsic("fabs", x)
     size = m.when("ogt", size, m.format.tanh_end, m.format.tanh_end, size)
     exponent, rest = _reduced(m, m.mul(size, 2.0))
@@ -226,44 +191,21 @@ def tanh(f: Function, x: Reg) -> Reg:
 
 def sigmoid(f: Function, x: Reg) -> Reg:
     """1 / (1 + e^-x), by e^-|x| so that neither tail loses accuracy: 2 ULP."""
-    m = _Math(f, x.type)
+    m = Math(f, x.type)
     e = exp(f, f.assign(x.type, f"fneg {x.type} {f.intrinsic('fabs', x)}"))
     return m.div(m.when("olt", x, 0.0, e, m.c(1.0)), m.add(e, 1.0))
 
 
 def erf(f: Function, x: Reg) -> Reg:
-    """The error function, float only: x + x P(x^2) up to 1, then 1 - exp(P(|x|)): 1 ULP."""
-    if element(x.type) != "float":
-        raise CompileError("erf has no code for this element type yet", expected="f32", got=x.type)
-    m = _Math(f, x.type)
-    size = f.intrinsic("fabs", x)
-    near = m.fma(x, m.horner(ERF, m.mul(x, x)), x)
-    clamped = m.when("ogt", size, 4.0, 4.0, size)
-    far = m.sub(1.0, exp(f, m.horner(LOG_ERFC, clamped)))
-    return m.when("olt", size, 1.0, near, f.intrinsic("copysign", far, x))
-
-
-def pow(f: Function, x: Reg, y: Reg) -> Reg:
-    """x^y, float only: e^(y log|x|) in double lanes, rounded once: 1 ULP. Special values as in C99 and NumPy."""
-    if element(x.type) != "float":
-        raise CompileError("pow has no code for this element type yet", expected="f32 or an integer", got=x.type)
-    wide = vector("double", lanes(x.type))
-    base, power = f.convert("fpext", x, wide), f.convert("fpext", y, wide)
-    m = _Math(f, wide)
-    size = f.intrinsic("fabs", base)
-    # 0 * inf would be NaN where the answer is 1: |x| = 1, and y = 0 below.
-    exponent = m.when("oeq", size, 1.0, 0.0, m.mul(power, log(f, size)))
-    out = exp(f, exponent)
-    half = m.mul(power, 0.5)
-    whole = f.fcompare("oeq", f.intrinsic("floor", power), power)
-    halves = f.fcompare("une", f.intrinsic("floor", half), half)
-    odd = f.binary("and", whole, halves)
-    out = f.select(odd, f.intrinsic("copysign", out, base), out)
-    # A finite negative base with a power that is no integer has no real answer.
-    undefined = f.binary("and", f.fcompare("olt", base, m.c(0.0)), f.fcompare("one", size, m.c(math.inf)))
-    broken = f.fcompare("one", f.intrinsic("floor", power), power)
-    out = f.select(f.binary("and", undefined, broken), m.c(math.nan), out)
-    # A NaN power with |x| = 1, and then 1^y = x^0 = 1 for whatever y and x.
-    out = m.when("uno", power, power, math.nan, out)
-    out = m.when("oeq", base, 1.0, 1.0, m.when("oeq", power, 0.0, 1.0, out))
-    return f.convert("fptrunc", out, x.type)
+    """The error function, 1 ULP: x + x P(x^2) up to 1, then 1 - erfc(|x|)."""
+    m = Math(f, x.type)
+    size = m.size(x)
+    near = m.fma(x, _polynomial(m, "erf", m.mul(x, x)), x)
+    if element(x.type) == "float":
+        far = m.sub(1.0, exp(f, m.horner(LOG_ERFC, m.when("ogt", size, 4.0, 4.0, size))))
+    else:
+        clamped = m.when("ogt", size, 6.0, 6.0, size)
+        v = m.fma(m.div(1.0, m.add(clamped, 2.0)), 9.6, -2.2)
+        decay = exp(f, m.negative(m.mul(clamped, clamped)))
+        far = m.sub(1.0, m.mul(decay, m.horner(ERFCX, v)))
+    return m.when("olt", size, 1.0, near, m.signed(far, x))

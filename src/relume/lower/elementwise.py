@@ -10,7 +10,7 @@ from relume.base.dims import Dim
 from relume.graph.types import Constant, Value
 from relume.lower import views
 from relume.lower.groups import Group
-from relume.lower.lowering import Lower, Lowering, constant_step, want_dtype
+from relume.lower.lowering import Lower, Lowering, constant_step
 from relume.program.types import Param, View
 
 
@@ -65,8 +65,6 @@ def body_of(low: Lowering, group: Group, shape: Sequence[Dim], bias: View | None
         (head,) = heads
         numbers[head] = append(("add", (0, 1), (), head.dtype.name))
     for node in group.steps:
-        if node.op.name in ("erf", "pow") and node.result.dtype.is_float:
-            want_dtype(node.result, ("f32", "f16", "bf16"))
         args = tuple(number(value) for value in node.operands)
         numbers[node.result] = append((node.op.name, args, _attrs(node.attrs), node.result.dtype.name))
     outs = tuple(number(value) for value in group.results)

@@ -13,12 +13,7 @@ from dataclasses import dataclass
 from relume.base.dims import Dim
 from relume.base.locations import Location
 from relume.graph.types import Constant, Graph, Node, Value
-
-_ARITHMETIC = "add sub mul div max min pow neg abs exp log sqrt tanh erf sigmoid relu floor ceil round sign reciprocal"
-_LOGIC = "equal less greater and or not select cast"
-
-STEPS = frozenset(f"{_ARITHMETIC} {_LOGIC}".split())
-"""The ops that kernels know as steps of a body."""
+from relume.kernels.elementwise import STEPS
 
 EPILOGUES = frozenset({"conv", "conv_blocked", "depthwise_blocked", "matmul", "matmul_packed"})
 """The ops whose kernels run steps on each result before they store it."""

@@ -11,6 +11,7 @@ from types import MappingProxyType, ModuleType
 
 from relume.graph.opdef import OpDef
 from relume.ops import (
+    bits,
     composite,
     control,
     convolution,
@@ -24,6 +25,7 @@ from relume.ops import (
     state,
     window,
 )
+from relume.ops.bits import bit_and, bit_not, bit_or, bit_xor, bitcast, shift_left, shift_right
 from relume.ops.composite import batch_norm, gelu, layer_norm, softmax
 from relume.ops.control import fused, if_, loop
 from relume.ops.convolution import conv, conv_blocked, depthwise_blocked
@@ -31,16 +33,20 @@ from relume.ops.elementwise import (
     abs_,
     add,
     and_,
+    atan,
     cast,
     ceil,
+    cos,
     div,
     equal,
     erf,
     exp,
+    expm1,
     floor,
     greater,
     less,
     log,
+    log1p,
     max_,
     min_,
     mul,
@@ -50,10 +56,12 @@ from relume.ops.elementwise import (
     pow_,
     reciprocal,
     relu,
+    rem,
     round_,
     select,
     sigmoid,
     sign,
+    sin,
     sqrt,
     sub,
     tanh,
@@ -69,6 +77,7 @@ from relume.ops.window import argmax_pool, avg_pool, max_pool, sum_pool
 
 FAMILIES: tuple[ModuleType, ...] = (
     elementwise,
+    bits,
     reduce,
     linalg,
     convolution,
@@ -87,11 +96,12 @@ OPS: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in FAMILIES 
 
 __all__ = [
     "FAMILIES", "OPS",
-    "abs_", "add", "and_", "argmax", "argmax_pool", "avg_pool", "batch_norm", "broadcast", "cast", "ceil", "concat",
-    "conv", "conv_blocked", "depthwise_blocked", "dequantize", "div", "equal", "erf", "exp", "extents", "floor",
-    "fused", "gather", "gelu", "greater", "if_", "layer_norm", "less", "log", "loop", "matmul", "matmul_packed",
-    "max_", "max_pool", "min_", "mul", "neg", "not_", "or_", "pack", "pad", "pow_", "quantize",
-    "random_uniform", "reciprocal", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "relu", "reshape",
-    "round_", "scatter_add", "scatter_update", "select", "sigmoid", "sign", "slice_", "softmax", "sqrt", "state_read",
+    "abs_", "add", "and_", "argmax", "argmax_pool", "atan", "avg_pool", "batch_norm", "bit_and", "bit_not", "bit_or",
+    "bit_xor", "bitcast", "broadcast", "cast", "ceil", "concat", "conv", "conv_blocked", "cos", "depthwise_blocked",
+    "dequantize", "div", "equal", "erf", "exp", "expm1", "extents", "floor", "fused", "gather", "gelu", "greater",
+    "if_", "layer_norm", "less", "log", "log1p", "loop", "matmul", "matmul_packed", "max_", "max_pool", "min_", "mul",
+    "neg", "not_", "or_", "pack", "pad", "pow_", "quantize", "random_uniform", "reciprocal", "reduce_max",
+    "reduce_mean", "reduce_min", "reduce_sum", "relu", "rem", "reshape", "round_", "scatter_add", "scatter_update",
+    "select", "shift_left", "shift_right", "sigmoid", "sign", "sin", "slice_", "softmax", "sqrt", "state_read",
     "state_write", "sub", "sum_pool", "tanh", "transpose", "unpack",
 ]  # fmt: skip

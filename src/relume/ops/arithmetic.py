@@ -32,6 +32,8 @@ def narrow(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     with np.errstate(all="ignore"):
         if dtype == bf16.numpy and array.dtype.itemsize > 4:
             # ml_dtypes goes by way of float32, which would round twice.
+            if array.dtype.kind in "iu":
+                array = _fifty_three_bits(array)
             array = _to_odd(array.astype(np.float64))
         return array.astype(dtype)
 
@@ -46,6 +48,17 @@ def _to_odd(wide: np.ndarray) -> np.ndarray:
     away = inexact & (np.abs(near.astype(np.float64)) > np.abs(wide))
     bits = near.view(np.uint32) - away.astype(np.uint32)  # toward zero first: the bits order magnitudes
     return (bits | inexact.astype(np.uint32)).view(np.float32)
+
+
+def _fifty_three_bits(whole: np.ndarray) -> np.ndarray:
+    """64-bit integers that float64 holds exactly, rounded to odd where larger ones are not: see `_to_odd`."""
+    kind = whole.dtype.type
+    sticky = np.where(whole & kind(0x7FF), kind(0x800), kind(0))
+    rounded = (whole >> kind(11) << kind(11)) | sticky
+    large = whole >= kind(1 << 53)
+    if whole.dtype.kind == "i":
+        large |= whole < kind(-(1 << 53))
+    return np.where(large, rounded, whole)
 
 
 def quietly(function: Callable[..., np.ndarray]) -> Callable[..., tuple[np.ndarray, ...]]:

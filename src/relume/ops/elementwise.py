@@ -18,10 +18,10 @@ from relume.ops import inference
 from relume.ops.arithmetic import Resolved, narrow, quietly, rounded_once
 from relume.ops.inference import ANY, BOOL, FLOAT, NUMBER, infer_tensors
 
-_ELEMENTWISE = frozenset({Trait.ELEMENTWISE})
-_COMMUTATIVE = _ELEMENTWISE | {Trait.COMMUTATIVE}
-_LIBM = _ELEMENTWISE | {Trait.INEXACT}
-_STEPS = NO_GRADIENT("piecewise constant: the derivative is 0 wherever it exists")
+ELEMENTWISE = frozenset({Trait.ELEMENTWISE})
+COMMUTATIVE = ELEMENTWISE | {Trait.COMMUTATIVE}
+_LIBM = ELEMENTWISE | {Trait.INEXACT}
+STEPS = NO_GRADIENT("piecewise constant: the derivative is 0 wherever it exists")
 _BOOLEAN = NO_GRADIENT("boolean valued")
 
 _F32, _I32 = np.float32, np.int32
@@ -40,27 +40,29 @@ _SPECIALS = _array(
 # --- one operand ----------------------------------------------------------------------------------------------------
 
 
-def _unary(
+def unary(
     name: str,
     doc: str,
     reference: Reference,
-    onnx: str,
+    onnx: str | NotYet,
     kinds: tuple[str, ...] = FLOAT,
     gradient: Never | NotYet = NOT_YET,
-    traits: frozenset[Trait] = _ELEMENTWISE,
+    traits: frozenset[Trait] = ELEMENTWISE,
 ) -> OpDef:
+    """An op of one operand whose element types are of `kinds`; the result has its type."""
+
     @infer_tensors
     def infer(x: Tensor, *, attrs: Mapping[str, Attr]) -> Tensor:
         inference.want_kind("x", x, kinds)
         return x
 
     def samples() -> Sequence[Sample]:
-        shapes = [Sample((("f32", shape),)) for shape in ((), (1,), (7,), (3, 0, 2), (2, 3, 5), (1, 33))]
-        out = [Sample((_SPECIALS,))] if kinds != BOOL else [Sample((("bool", shape),)) for shape in ((), (5,), (2, 3))]
+        name_ = "bool" if kinds == BOOL else "f32" if "float" in kinds else "i32"
+        out = [Sample(((name_, shape),)) for shape in ((), (1,), (7,), (3, 0, 2), (2, 3, 5), (1, 33))]
         if kinds != BOOL:
             out.append(Sample((("bool", (2,)),), error="cannot be bool"))
         if "float" in kinds:
-            out += [*shapes, Sample((("f64", (4,)),)), Sample((("f16", (9,)),), tolerance=1e-3)]
+            out += [Sample((_SPECIALS,)), Sample((("f64", (4,)),)), Sample((("f16", (9,)),), tolerance=1e-3)]
         else:
             out.append(Sample((("f32", (2,)),), error="cannot be f32"))
         if "int" in kinds:
@@ -84,34 +86,41 @@ def _unary(
     )
 
 
-neg = _unary(
+neg = unary(
     "neg", "-x. The minimum of a signed integer type stays itself; unsigned wraps.", quietly(np.negative), "Neg", NUMBER
 )
-abs_ = _unary("abs", "|x|. The minimum of a signed integer type stays itself.", quietly(np.abs), "Abs", NUMBER)
-exp = _unary("exp", "e ** x.", rounded_once(np.exp), "Exp", traits=_LIBM)
-log = _unary("log", "The natural logarithm; -inf at 0, NaN below.", rounded_once(np.log), "Log", traits=_LIBM)
-sqrt = _unary("sqrt", "The square root, correctly rounded; NaN below 0.", quietly(np.sqrt), "Sqrt")
-tanh = _unary("tanh", "The hyperbolic tangent.", rounded_once(np.tanh), "Tanh", traits=_LIBM)
+abs_ = unary("abs", "|x|. The minimum of a signed integer type stays itself.", quietly(np.abs), "Abs", NUMBER)
+exp = unary("exp", "e ** x.", rounded_once(np.exp), "Exp", traits=_LIBM)
+expm1 = unary("expm1", "e ** x - 1, accurate near 0.", rounded_once(np.expm1), NOT_YET, traits=_LIBM)
+log = unary("log", "The natural logarithm; -inf at 0, NaN below.", rounded_once(np.log), "Log", traits=_LIBM)
+log1p = unary(
+    "log1p", "log(1 + x), accurate near 0; -inf at -1, NaN below.", rounded_once(np.log1p), NOT_YET, traits=_LIBM
+)
+sqrt = unary("sqrt", "The square root, correctly rounded; NaN below 0.", quietly(np.sqrt), "Sqrt")
+sin = unary("sin", "The sine, of however large an angle; NaN at infinity.", rounded_once(np.sin), "Sin", traits=_LIBM)
+cos = unary("cos", "The cosine, of however large an angle; NaN at infinity.", rounded_once(np.cos), "Cos", traits=_LIBM)
+atan = unary("atan", "The arctangent, from -pi/2 to pi/2.", rounded_once(np.arctan), "Atan", traits=_LIBM)
+tanh = unary("tanh", "The hyperbolic tangent.", rounded_once(np.tanh), "Tanh", traits=_LIBM)
 
 real_erf = np.vectorize(math.erf, otypes=[np.float64])
 """The error function of float64 arrays, which NumPy does not have."""
-erf = _unary(
+erf = unary(
     "erf", "2/sqrt(pi) times the integral of exp(-t*t) from 0 to x.", rounded_once(real_erf), "Erf", traits=_LIBM
 )
-sigmoid = _unary("sigmoid", "1 / (1 + e ** -x).", rounded_once(lambda x: 1 / (1 + np.exp(-x))), "Sigmoid", traits=_LIBM)
-relu = _unary("relu", "max(x, 0); NaN stays NaN.", quietly(lambda x: np.maximum(x, x.dtype.type(0))), "Relu", NUMBER)
-floor = _unary("floor", "The largest integer that is at most x.", quietly(np.floor), "Floor", gradient=_STEPS)
-ceil = _unary("ceil", "The smallest integer that is at least x.", quietly(np.ceil), "Ceil", gradient=_STEPS)
-round_ = _unary("round", "The nearest integer; halves go to the even one.", quietly(np.rint), "Round", gradient=_STEPS)
-sign = _unary("sign", "-1, 0 or 1; NaN for NaN.", quietly(np.sign), "Sign", NUMBER, gradient=_STEPS)
-reciprocal = _unary("reciprocal", "1 / x.", quietly(lambda x: x.dtype.type(1) / x), "Reciprocal")
-not_ = _unary("not", "Logical negation.", quietly(np.logical_not), "Not", BOOL, gradient=_BOOLEAN)
+sigmoid = unary("sigmoid", "1 / (1 + e ** -x).", rounded_once(lambda x: 1 / (1 + np.exp(-x))), "Sigmoid", traits=_LIBM)
+relu = unary("relu", "max(x, 0); NaN stays NaN.", quietly(lambda x: np.maximum(x, x.dtype.type(0))), "Relu", NUMBER)
+floor = unary("floor", "The largest integer that is at most x.", quietly(np.floor), "Floor", gradient=STEPS)
+ceil = unary("ceil", "The smallest integer that is at least x.", quietly(np.ceil), "Ceil", gradient=STEPS)
+round_ = unary("round", "The nearest integer; halves go to the even one.", quietly(np.rint), "Round", gradient=STEPS)
+sign = unary("sign", "-1, 0 or 1; NaN for NaN.", quietly(np.sign), "Sign", NUMBER, gradient=STEPS)
+reciprocal = unary("reciprocal", "1 / x.", quietly(lambda x: x.dtype.type(1) / x), "Reciprocal")
+not_ = unary("not", "Logical negation.", quietly(np.logical_not), "Not", BOOL, gradient=_BOOLEAN)
 
 
 # --- two operands ---------------------------------------------------------------------------------------------------
 
 
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if from_numpy(a.dtype).is_float:
         return a / b
     zero = b == 0
@@ -126,6 +135,12 @@ def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     else:
         quotient = np.floor_divide(a, divisor)
     return np.where(zero, a.dtype.type(0), quotient)
+
+
+def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if from_numpy(a.dtype).is_float:
+        return narrow(np.fmod(a.astype(np.float64), b.astype(np.float64)), a.dtype)  # Exact in every type.
+    return a - divide(a, b) * b
 
 
 def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -143,16 +158,18 @@ def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(negative, inverse, powers)
 
 
-def _binary(
+def binary(
     name: str,
     doc: str,
     reference: Reference,
-    onnx: str,
+    onnx: str | NotYet,
     kinds: tuple[str, ...] = NUMBER,
     compares: bool = False,
     gradient: Never | NotYet = NOT_YET,
-    traits: frozenset[Trait] = _ELEMENTWISE,
+    traits: frozenset[Trait] = ELEMENTWISE,
 ) -> OpDef:
+    """An op of two operands of one element type of `kinds`; the result has it too, or is a bool if it `compares`."""
+
     @infer_tensors
     def infer(a: Tensor, b: Tensor, *, attrs: Mapping[str, Attr]) -> Tensor:
         dtype = inference.want_same_dtype(a, b)
@@ -168,7 +185,7 @@ def _binary(
             ((1, 0), (3, 1)),
             ((2, 17), (2, 17)),
         )
-        name_ = "bool" if kinds == BOOL else "f32"
+        name_ = "bool" if kinds == BOOL else "f32" if "float" in kinds else "i32"
         out = [Sample(((name_, a), (name_, b))) for a, b in shapes]
         out.append(Sample(((name_, (2, 3)), (name_, (4,))), error="do not broadcast"))
         out.append(Sample(((name_, (2,)), ("i16", (2,))), error="element types differ"))
@@ -178,9 +195,13 @@ def _binary(
             b = _array(dtypes.i32, 2, 2, -2, -2, 0, 0, -1, 2, edge.max, -3, -4, 3)
             out += [Sample((a, b)), Sample((("i64", (2, 3)), ("i64", (3,))))]
             out += [Sample((_array(dtypes.u8, 255, 200, 3, 0), _array(dtypes.u8, 2, 100, 0, 1)))]
+        if "float" in kinds:
             values = _array(dtypes.f32, 0.0, -0.5, 2.0, _INF, -_INF, _NAN, 3e38)
             out.append(Sample((values[:, None], values[None, :])))
             out.append(Sample((("f64", (3,)), ("f64", (3,)))))
+            out.append(Sample((("f16", (3,)), ("f16", (3,))), tolerance=1e-3))
+        elif kinds != BOOL:
+            out.append(Sample((("f32", (2,)), ("f32", (2,))), error="cannot be f32"))
         if "bool" not in kinds:
             out.append(Sample((("bool", (2,)), ("bool", (2,))), error="cannot be bool"))
         return out
@@ -198,22 +219,30 @@ def _binary(
     )
 
 
-add = _binary("add", "a + b.", quietly(np.add), "Add", traits=_COMMUTATIVE)
-sub = _binary("sub", "a - b.", quietly(np.subtract), "Sub")
-mul = _binary("mul", "a * b.", quietly(np.multiply), "Mul", traits=_COMMUTATIVE)
-div = _binary(
+add = binary("add", "a + b.", quietly(np.add), "Add", traits=COMMUTATIVE)
+sub = binary("sub", "a - b.", quietly(np.subtract), "Sub")
+mul = binary("mul", "a * b.", quietly(np.multiply), "Mul", traits=COMMUTATIVE)
+div = binary(
     "div",
     "a / b. Integers truncate toward 0; x / 0 is 0, and the minimum divided by -1 wraps to itself.",
-    quietly(_divide),
+    quietly(divide),
     "Div",
 )
-max_ = _binary(
-    "max", "The larger; NaN if either is. Of -0 and +0, either.", quietly(np.maximum), "Max", traits=_COMMUTATIVE
+rem = binary(
+    "rem",
+    "a - trunc(a / b) * b, exactly, with the sign of a. Floats as C's fmod: NaN where b is 0 or a infinite, a where "
+    "only b is infinite. Integers: x rem 0 is x, and the minimum rem -1 is 0, so that always a = div(a, b) * b + "
+    "rem(a, b).",
+    quietly(_remainder),
+    NOT_YET,
 )
-min_ = _binary(
-    "min", "The smaller; NaN if either is. Of -0 and +0, either.", quietly(np.minimum), "Min", traits=_COMMUTATIVE
+max_ = binary(
+    "max", "The larger; NaN if either is. Of -0 and +0, either.", quietly(np.maximum), "Max", traits=COMMUTATIVE
 )
-pow_ = _binary(
+min_ = binary(
+    "min", "The smaller; NaN if either is. Of -0 and +0, either.", quietly(np.minimum), "Min", traits=COMMUTATIVE
+)
+pow_ = binary(
     "pow",
     "a ** b. Floats as IEEE pow (NaN for a negative base with a fractional exponent). Integers wrap; a negative "
     "exponent gives 1 / a ** -b truncated toward 0, and 0 for a = 0.",
@@ -221,7 +250,7 @@ pow_ = _binary(
     "Pow",
     traits=_LIBM,
 )
-equal = _binary(
+equal = binary(
     "equal",
     "a = b; NaN equals nothing.",
     quietly(np.equal),
@@ -229,14 +258,14 @@ equal = _binary(
     ANY,
     compares=True,
     gradient=_BOOLEAN,
-    traits=_COMMUTATIVE,
+    traits=COMMUTATIVE,
 )
-less = _binary("less", "a < b; false for NaN.", quietly(np.less), "Less", compares=True, gradient=_BOOLEAN)
-greater = _binary("greater", "a > b; false for NaN.", quietly(np.greater), "Greater", compares=True, gradient=_BOOLEAN)
-and_ = _binary(
-    "and", "Logical conjunction.", quietly(np.logical_and), "And", BOOL, gradient=_BOOLEAN, traits=_COMMUTATIVE
+less = binary("less", "a < b; false for NaN.", quietly(np.less), "Less", compares=True, gradient=_BOOLEAN)
+greater = binary("greater", "a > b; false for NaN.", quietly(np.greater), "Greater", compares=True, gradient=_BOOLEAN)
+and_ = binary(
+    "and", "Logical conjunction.", quietly(np.logical_and), "And", BOOL, gradient=_BOOLEAN, traits=COMMUTATIVE
 )
-or_ = _binary("or", "Logical disjunction.", quietly(np.logical_or), "Or", BOOL, gradient=_BOOLEAN, traits=_COMMUTATIVE)
+or_ = binary("or", "Logical disjunction.", quietly(np.logical_or), "Or", BOOL, gradient=_BOOLEAN, traits=COMMUTATIVE)
 
 
 # --- select and cast ------------------------------------------------------------------------------------------------
@@ -265,7 +294,7 @@ select = OpDef(
         Sample((("bool", (3,)), ("f32", (3,)), ("f64", (3,))), error="element types differ"),
     ],
     to_onnx="Where",
-    traits=_ELEMENTWISE,
+    traits=ELEMENTWISE,
 )
 
 
@@ -317,11 +346,12 @@ cast = OpDef(
     ],
     attrs=(AttrDef("to", "dtype"),),
     to_onnx=NOT_YET,
-    traits=_ELEMENTWISE,
+    traits=ELEMENTWISE,
 )
 
 OPS = (
-    add, sub, mul, div, max_, min_, pow_,
-    neg, abs_, exp, log, sqrt, tanh, erf, sigmoid, relu, floor, ceil, round_, sign, reciprocal,
+    add, sub, mul, div, rem, max_, min_, pow_,
+    neg, abs_, exp, expm1, log, log1p, sqrt, sin, cos, atan, tanh, erf, sigmoid,
+    relu, floor, ceil, round_, sign, reciprocal,
     equal, less, greater, and_, or_, not_, select, cast,
 )  # fmt: skip

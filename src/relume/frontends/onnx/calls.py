@@ -18,7 +18,7 @@ import numpy as np
 from onnx import TensorProto
 
 from relume.base.dims import Dim
-from relume.base.dtypes import DType, i64
+from relume.base.dtypes import DType, bf16, f16, f32, i64
 from relume.frontends.onnx.shapes import Content, Contents, is_numeric
 from relume.frontends.onnx.structure import GraphDef, NodeDef
 from relume.graph.opdef import InferError
@@ -239,3 +239,14 @@ class Call:
     def wrong(self, what: str, expected: object, got: object) -> NoReturn:
         """Refuses the model: this node cannot mean anything."""
         raise InferError(what, expected, got)
+
+
+def of_one_operand(formula: Callable[[Call, Value], Value]) -> Translator:
+    """A translator for a formula of several ops: of a short float it is computed in f32, and rounded once."""
+
+    def translate(call: Call) -> Value:
+        x = call.input(0)
+        wide = call.cast(x, f32) if x.dtype in (f16, bf16) else x
+        return call.cast(formula(call, wide), x.dtype)
+
+    return translate

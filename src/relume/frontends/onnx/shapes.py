@@ -128,10 +128,6 @@ def _absolute(a: Dim) -> Dim:
     return a if not_negative(a) else dims.maximum(a, -a)
 
 
-def _modulo(a: Dim, b: Dim) -> Dim:
-    return 0 if b == 0 else dims.modulo(a, b)
-
-
 def _each(function: Callable[..., Any]) -> Callable[[Sequence[Content], Attrs], Content]:
     apply = np.frompyfunc(function, function.__code__.co_argcount, 1)
 
@@ -188,6 +184,7 @@ _RULES: dict[str, Callable[[Sequence[Content], Attrs], Content]] = {
     "sub": _each(lambda a, b: a - b),
     "mul": _each(lambda a, b: a * b),
     "div": _each(truncated_quotient),
+    "rem": _each(lambda a, b: a - truncated_quotient(a, b) * b),
     "min": _each(dims.minimum),
     "max": _each(dims.maximum),
     "neg": _each(lambda a: a * -1),

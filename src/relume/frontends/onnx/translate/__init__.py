@@ -17,6 +17,7 @@ from relume.frontends.onnx.translate import (
     resize,
     shape,
     transposed,
+    trigonometry,
     variadic,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "resize",
     "shape",
     "transposed",
+    "trigonometry",
     "variadic",
 ]

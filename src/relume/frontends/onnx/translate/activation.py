@@ -1,11 +1,11 @@
-"""Activation functions. Those whose schema has a body of plain operators (Celu, Mish, Shrink ...) go through it."""
+"""Activation functions. Those whose schema has a body of plain operators (Celu, ThresholdedRelu ...) go through it."""
 
 from __future__ import annotations
 
 import math
 
 from relume.base import dims
-from relume.frontends.onnx.calls import Call, translates
+from relume.frontends.onnx.calls import Call, of_one_operand, translates
 from relume.graph.types import Value
 from relume.ops.inference import want_broadcast_to
 
@@ -33,7 +33,7 @@ def prelu(call: Call) -> Value:
 
 def _scaled_exp(call: Call, x: Value, alpha: float) -> Value:
     """alpha * (e ** x - 1)."""
-    return call.apply("mul", call.apply("sub", call.apply("exp", x), 1), alpha)
+    return call.apply("mul", call.apply("expm1", x), alpha)
 
 
 @translates("Elu", versions=(1, 6, 22))
@@ -49,23 +49,56 @@ def selu(call: Call) -> Value:
     return call.apply("mul", y, call.number("gamma"))
 
 
-@translates("Softplus", versions=(1, 22))
-def softplus(call: Call) -> Value:
+def _softplus(call: Call, x: Value) -> Value:
     """log(1 + e ** x), in the form that does not overflow: max(x, 0) + log(1 + e ** -|x|)."""
-    x = call.input(0)
-    rest = call.apply("log", call.apply("add", call.apply("exp", call.apply("neg", call.apply("abs", x))), 1))
+    rest = call.apply("log1p", call.apply("exp", call.apply("neg", call.apply("abs", x))))
     return call.apply("add", call.apply("relu", x), rest)
 
 
-@translates("Softsign", versions=(1, 22))
-def softsign(call: Call) -> Value:
-    x = call.input(0)
+def _softsign(call: Call, x: Value) -> Value:
     return call.apply("div", x, call.apply("add", call.apply("abs", x), 1))
+
+
+def _before_underflow(call: Call, x: Value, exponent: Value, y: Value) -> Value:
+    """y; where that is x * e ** exponent for a small factor e ** exponent, the product of x with its root twice: the
+    factor itself would lose its bits below the smallest normal number, before x makes it larger."""
+    root = call.apply("exp", call.apply("mul", exponent, 0.5))
+    tail = call.apply("mul", call.apply("mul", x, root), root)
+    return call.apply("select", call.apply("less", exponent, -80), tail, y)
+
+
+def _swish(call: Call, x: Value) -> Value:
+    """x * sigmoid(alpha * x)."""
+    exponent = call.apply("mul", x, call.number("alpha"))
+    return _before_underflow(call, x, exponent, call.apply("mul", x, call.apply("sigmoid", exponent)))
+
+
+def _mish(call: Call, x: Value) -> Value:
+    """x * tanh(softplus(x))."""
+    return _before_underflow(call, x, x, call.apply("mul", x, call.apply("tanh", _softplus(call, x))))
+
+
+translates("Softplus", versions=(1, 22))(of_one_operand(_softplus))
+translates("Softsign", versions=(1, 22))(of_one_operand(_softsign))
+translates("Swish", versions=(24,))(of_one_operand(_swish))
+translates("Mish", versions=(18, 22))(of_one_operand(_mish))
 
 
 def _hard_sigmoid(call: Call, x: Value, alpha: float, beta: float) -> Value:
     line = call.apply("add", call.apply("mul", x, alpha), beta)
     return call.apply("min", call.apply("max", line, 0), 1)
+
+
+@translates("Shrink", versions=(9,))
+def shrink(call: Call) -> Value:
+    """x brought nearer to 0 by bias, and 0 within lambd of it. Attributes are converted to the type of x first."""
+    x = call.input(0)
+    limit, bias = call.number("lambd"), call.number("bias")
+    y = call.apply("select", call.apply("greater", x, limit), call.apply("sub", x, bias), 0)
+    if not x.dtype.is_signed:
+        return y
+    below = call.apply("less", x, call.apply("neg", call.constant(limit, x.dtype)))
+    return call.apply("select", below, call.apply("add", x, bias), y)
 
 
 @translates("HardSigmoid", versions=(1, 6, 22))

@@ -9,8 +9,10 @@ from relume.graph.types import Value
 
 _UNARY: dict[str, tuple[str, tuple[int, ...]]] = {
     "Abs": ("abs", (1, 6, 13)),
+    "Atan": ("atan", (7, 22)),
+    "BitwiseNot": ("bit_not", (18,)),
     "Ceil": ("ceil", (1, 6, 13)),
-    "Erf": ("erf", (9, 13)),
+    "Cos": ("cos", (7, 22)),
     "Exp": ("exp", (1, 6, 13)),
     "Floor": ("floor", (1, 6, 13)),
     "Log": ("log", (1, 6, 13)),
@@ -21,6 +23,7 @@ _UNARY: dict[str, tuple[str, tuple[int, ...]]] = {
     "Round": ("round", (11, 22)),
     "Sigmoid": ("sigmoid", (1, 6, 13)),
     "Sign": ("sign", (9, 13)),
+    "Sin": ("sin", (7, 22)),
     "Sqrt": ("sqrt", (1, 6, 13)),
     "Tanh": ("tanh", (1, 6, 13)),
 }
@@ -32,6 +35,15 @@ def _unary(op: str) -> Translator:
 
 for _name, (_op, _versions) in _UNARY.items():
     translates(_name, versions=_versions)(_unary(_op))
+
+
+@translates("Erf", versions=(9, 13))
+def erf(call: Call) -> Value:
+    """Of an integer too: truncated, it is 0 but where it rounds to 1 or -1."""
+    x = call.input(0)
+    if x.dtype.is_float:
+        return call.apply("erf", x)
+    return call.cast(call.apply("erf", call.cast(x, dtypes.f32)), x.dtype)
 
 
 # --- two operands ---------------------------------------------------------------------------------------------------
@@ -55,6 +67,9 @@ def operands(call: Call) -> tuple[Value, Value]:
 
 
 _BINARY: dict[str, tuple[str, tuple[int, ...]]] = {
+    "BitwiseAnd": ("bit_and", (18,)),
+    "BitwiseOr": ("bit_or", (18,)),
+    "BitwiseXor": ("bit_xor", (18,)),
     "Add": ("add", (1, 6, 7, 13, 14)),
     "Sub": ("sub", (1, 6, 7, 13, 14)),
     "Mul": ("mul", (1, 6, 7, 13, 14)),
@@ -108,20 +123,30 @@ def power(call: Call) -> Value:
 
 @translates("Mod", versions=(10, 13, 28))
 def modulo(call: Call) -> Value:
-    """a - b * floor(a / b); with fmod=1 truncated instead. What is known of both operands is computed as dims."""
+    """The remainder of a quotient truncated (fmod=1: it has a's sign) or rounded down (it has b's)."""
     a, b = call.input(0), call.input(1)
-    if a.dtype.is_float:
-        call.unsupported("the remainder of floats (fmod) is not exact when made of division and multiplication")
-    remainder = call.apply("sub", a, call.apply("mul", call.apply("div", a, b), b))
+    remainder = call.apply("rem", a, b)
     if call.integer("fmod") or not a.dtype.is_signed:
         return remainder
-    # `div` truncates toward 0, so the remainder has a's sign; where it is not b's, it is one b short.
+    # Where it is neither 0 nor of b's sign, it is one b short.
     zero = call.constant(0, a.dtype)
-    other_sign = call.apply(
-        "not", call.apply("equal", call.apply("less", remainder, zero), call.apply("less", b, zero))
-    )
-    short = call.apply("and", call.apply("not", call.apply("equal", remainder, zero)), other_sign)
+    negative = call.apply("less", b, zero)
+    other_sign = call.apply("not", call.apply("equal", call.apply("less", remainder, zero), negative))
+    none = call.apply("equal", remainder, zero)
+    if a.dtype.is_float:
+        # Of a NaN nothing is said, but a sum with b keeps it. A zero takes the sign of b.
+        signed_zero = call.apply("select", negative, call.constant(-0.0, a.dtype), zero)
+        remainder = call.apply("select", none, signed_zero, remainder)
+    short = call.apply("and", call.apply("not", none), other_sign)
     return call.apply("select", short, call.apply("add", remainder, b), remainder)
+
+
+@translates("BitShift", versions=(11, 28))
+def bit_shift(call: Call) -> Value:
+    direction = call.attr("direction", str)
+    if direction not in ("LEFT", "RIGHT"):
+        call.wrong("a shift has a direction", "LEFT or RIGHT", direction)
+    return call.apply("shift_left" if direction == "LEFT" else "shift_right", call.input(0), call.input(1))
 
 
 # --- choosing, casting, passing through -----------------------------------------------------------------------------
@@ -155,6 +180,14 @@ def cast(call: Call) -> Value:
     if not is_supported(to, call.node.name):
         call.unsupported(f"casts to element type {to} are not supported")
     return call.cast(call.input(0), dtype_of(to))
+
+
+@translates("BitCast", versions=(26,))
+def bit_cast(call: Call) -> Value:
+    to = call.integer("to")
+    if not is_supported(to, call.node.name):
+        call.unsupported(f"casts to element type {to} are not supported")
+    return call.apply("bitcast", call.input(0), to=dtype_of(to))
 
 
 @translates("CastLike", versions=(15, 19, 21, 23, 24, 25))
