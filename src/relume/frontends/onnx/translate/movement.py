@@ -165,6 +165,7 @@ def split(call: Call) -> tuple[Value, ...]:
     total = sum(sizes)
     if isinstance(total - extent, int) and total != extent:
         call.wrong(f"the parts do not add up to axis {axis}", f"a sum of {extent}", list(sizes))
+    x = call.reshape(x, (*x.dims[:axis], total, *x.dims[axis + 1 :]))  # Requires a symbolic extent to be the sum.
     parts: list[Value] = []
     start: Dim = 0
     for size in sizes:
