@@ -271,6 +271,14 @@ def positive(attrs: Mapping[str, Attr], name: str) -> int:
     return value
 
 
+def not_negative_int(attrs: Mapping[str, Attr], name: str) -> int:
+    """An int attribute of at least 0."""
+    value = attrs[name]
+    if type(value) is not int or value < 0:
+        raise InferError(f"{name} is out of range", "at least 0", value)
+    return value
+
+
 def flag(attrs: Mapping[str, Attr], name: str) -> bool:
     """A bool attribute."""
     value = attrs[name]
@@ -292,4 +300,21 @@ def dim_attr(attrs: Mapping[str, Attr], name: str, least: int = 0) -> Dim:
     value = attrs[name]
     if not (type(value) is int or isinstance(value, dims.Expr)) or (isinstance(value, int) and value < least):
         raise InferError(f"{name} is out of range", f"a dim of at least {least}", value)
+    want_at_most(f"the least of {name}", least, value)
     return value
+
+
+def dtype_attr(attrs: Mapping[str, Attr], name: str, kinds: tuple[str, ...] = ANY) -> DType:
+    """An attribute that is an element type of one of `kinds`."""
+    value = attrs[name]
+    if not isinstance(value, DType) or value.kind not in kinds:
+        raise InferError(f"{name} cannot be {value}", _KIND_WORDS.get(kinds, "an element type"), value)
+    return value
+
+
+def choice(attrs: Mapping[str, Attr], name: str, allowed: Sequence[str]) -> str:
+    """A str attribute that is one of `allowed`."""
+    value = attrs[name]
+    if value not in allowed:
+        raise InferError(f"{name} is not known", ", ".join(allowed), value)
+    return str(value)
