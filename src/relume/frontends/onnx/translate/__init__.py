@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from relume.frontends.onnx.translate import (
     activation,
+    along,
     control,
     convolution,
     elementwise,
@@ -22,6 +23,7 @@ from relume.frontends.onnx.translate import (
 
 __all__ = [
     "activation",
+    "along",
     "control",
     "convolution",
     "elementwise",

@@ -347,17 +347,15 @@ def tile(call: Call) -> Value:
 
 @translates("Trilu", versions=(14,))
 def trilu(call: Call) -> Value:
-    """The upper or lower triangle, the rest 0. The last two extents must be known."""
+    """The upper or lower triangle, the rest 0."""
     x, diagonal = call.input(0), call.optional(1)
     if x.tensor.rank < 2:
         call.wrong("Trilu takes matrices", "rank 2 or more", x.type)
-    rows, columns = x.dims[-2:]
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        call.unsupported(f"the extents of the matrix are symbolic: {x.type}")
-    offset = 0 if diagonal is None else call.ints(diagonal, "the diagonal")[0]
-    row = call.reshape(call.count_up(0, rows), (rows, 1))
-    column = call.reshape(call.count_up(-offset, columns - offset), (1, columns))
-    outside = call.apply("less", column, row) if call.integer("upper") else call.apply("greater", column, row)
+    column = call.iota(2, 1, x.dims[-1])
+    row = call.iota(2, 0, x.dims[-2])
+    if diagonal is not None:
+        row = call.apply("add", row, call.reshape(diagonal, ()))
+    outside = call.apply("less" if call.integer("upper") else "greater", column, row)
     if x.dtype is dtypes.bool_:
         return call.apply("and", call.apply("not", outside), x)
     return call.apply("select", outside, call.constant(0, x.dtype), x)

@@ -106,30 +106,8 @@ def _log_sum_exp(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value
     return y if keep else call.reshape(y, [dim for axis, dim in enumerate(x.dims) if axis not in axes])
 
 
-def _product(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    """By halves: an axis of n is n / 2 products of its front and back, and so on; the axes must be of known extent."""
-    for axis in axes:
-        size = x.dims[axis]
-        if not isinstance(size, int):
-            call.unsupported(f"the product over an axis of symbolic extent {size}")
-        if size == 0:
-            x = call.apply("broadcast", call.constant(1, x.dtype), dims=_with(x.dims, axis, 1))
-        while size > 1:
-            half = size // 2
-            front = _part(call, x, axis, 0, half)
-            y = call.apply("mul", front, _part(call, x, axis, half, 2 * half))
-            x = y if size == 2 * half else call.apply("concat", y, _part(call, x, axis, size - 1, size), axis=axis)
-            size = size - half
-    return x if keep else call.reshape(x, [dim for axis, dim in enumerate(x.dims) if axis not in axes])
-
-
 def _with(shape: Sequence[dims.Dim], axis: int, dim: dims.Dim) -> tuple[dims.Dim, ...]:
     return (*shape[:axis], dim, *shape[axis + 1 :])
-
-
-def _part(call: Call, x: Value, axis: int, start: int, stop: int) -> Value:
-    starts = _with((0,) * x.tensor.rank, axis, start)
-    return call.apply("slice", x, starts=starts, stops=_with(x.dims, axis, stop), steps=(1,) * x.tensor.rank)
 
 
 _REDUCTIONS: dict[str, Reduction] = {
@@ -137,7 +115,7 @@ _REDUCTIONS: dict[str, Reduction] = {
     "Mean": _mean,
     "Max": _extreme("reduce_max"),
     "Min": _extreme("reduce_min"),
-    "Prod": _product,
+    "Prod": _plain("reduce_prod"),
     "L1": _l1,
     "L2": _l2,
     "SumSquare": _sum_square,
