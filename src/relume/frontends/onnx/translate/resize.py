@@ -141,7 +141,7 @@ def _triangle(call: Call, distance: Value, a: float) -> Value:
     return call.apply("relu", call.apply("sub", 1.0, distance))
 
 
-def _cubic(call: Call, distance: Value, a: float) -> Value:
+def cubic(call: Call, distance: Value, a: float) -> Value:
     """Keys' kernel: Keys, "Cubic convolution interpolation for digital image processing", 1981."""
 
     def polynomial(*coefficients: float) -> Value:
@@ -158,7 +158,7 @@ def _cubic(call: Call, distance: Value, a: float) -> Value:
 
 _KERNELS: Mapping[str, tuple[int, Callable[[Call, Value, float], Value]]] = {
     "linear": (1, _triangle),
-    "cubic": (2, _cubic),
+    "cubic": (2, cubic),
 }
 """How far a kernel reaches, and what an element at a distance counts."""
 
