@@ -38,7 +38,13 @@ def reduction(call: Call) -> Value:
     axes, keep = _axes(call, x), bool(call.integer("keepdims"))
     kind = call.node.op.removeprefix("Reduce")
     # Without axes to reduce what each element becomes still applies: the sum of squares of one element is its square.
+    if kind in _REAL and not x.dtype.is_float:
+        return call.cast(_REDUCTIONS[kind](call, call.cast(x, dtypes.f64), axes or (), keep), x.dtype)
     return _REDUCTIONS[kind](call, x, axes or (), keep)
+
+
+_REAL = ("L2", "LogSum", "LogSumExp")
+"""What is computed in f64 for integers, and truncated."""
 
 
 Reduction = Callable[[Call, Value, Sequence[int], bool], Value]
@@ -80,22 +86,15 @@ def _sum_square(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
 
 
 def _l2(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    if not x.dtype.is_float:
-        wide = call.cast(x, dtypes.f64)
-        return call.cast(call.apply("sqrt", _sum_square(call, wide, axes, keep)), x.dtype)
     return call.apply("sqrt", _sum_square(call, x, axes, keep))
 
 
 def _log_sum(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    if not x.dtype.is_float:
-        call.unsupported(f"logarithms of {x.dtype}")
     return call.apply("log", _sum(call, x, axes, keep))
 
 
 def _log_sum_exp(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
     """m + log(sum of e ** (x - m)), with m the largest, or 0 where that is infinite."""
-    if not x.dtype.is_float:
-        call.unsupported(f"logarithms of {x.dtype}")
     if not axes:
         return x
     largest = call.apply("reduce_max", x, axes=tuple(axes), keep=True)

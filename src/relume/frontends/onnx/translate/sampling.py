@@ -74,11 +74,9 @@ class _Sampled:
         """(indices, weights) whose sum over all is the result along this axis; None: a weight of 1."""
         call = self.call
         at = self.at
-        if self.padding == "border":
-            at = self._clipped(at) if mode != "cubic" else at
-        elif self.padding == "reflection":
-            at = self._clipped(self._reflected(at)) if mode != "cubic" else at
         if mode == "nearest":
+            # Mirrored first, as others do: it shows where a place is half way between two elements.
+            at = self._reflected(at) if self.padding == "reflection" else at
             return [self._tap(call.apply("round", at), None)]
         low = call.apply("floor", at)
         share = call.apply("sub", at, low)
