@@ -9,6 +9,7 @@ from relume.base.dims import Expr
 from relume.frontends.onnx.calls import Call, translates
 from relume.frontends.onnx.translate.movement import cut
 from relume.graph.types import Value
+from relume.ops.inference import exceeds
 
 
 @translates("Gather", versions=(1, 11, 13))
@@ -17,32 +18,27 @@ def gather(call: Call) -> Value:
     return call.apply("gather", x, call.input(1), axis=call.axis(x.tensor.rank))
 
 
-# --- along one axis: all others are shared --------------------------------------------------------------------------
+# --- along one axis -------------------------------------------------------------------------------------------------
 
 
-def _last(call: Call, axis: int, *values: Value) -> list[Value]:
-    """The values with `axis` moved to the end."""
-    return [call.transpose(value, _order(value.tensor.rank, axis)) for value in values]
-
-
-def _order(rank: int, axis: int) -> tuple[int, ...]:
-    return (*(other for other in range(rank) if other != axis), axis)
-
-
-def _back(call: Call, y: Value, axis: int) -> Value:
-    """The inverse of `_last`."""
-    rank = y.tensor.rank
-    return call.transpose(y, (*range(axis), rank - 1, *range(axis, rank - 1)))
+def _along(call: Call, x: Value, indices: Value, axis: int) -> list[Value]:
+    """The indices of GatherElements for the axes of x from `axis` on: behind it each element has its own place. The
+    axes before it are shared."""
+    if indices.tensor.rank != x.tensor.rank:
+        call.wrong("the indices have another rank than the data", x.type, indices.type)
+    for other, (dim, most) in enumerate(zip(indices.dims, x.dims)):
+        if other != axis and exceeds(dim, most):
+            call.wrong(f"axis {other} of the indices is longer than that of the data", x.type, indices.type)
+    rank = x.tensor.rank
+    own = (call.iota(rank, other, indices.dims[other]) for other in range(axis + 1, rank))
+    return [indices, *(call.apply("broadcast", place, dims=indices.dims) for place in own)]
 
 
 @translates("GatherElements", versions=(11, 13))
 def gather_elements(call: Call) -> Value:
     x, indices = call.input(0), call.input(1)
     axis = call.axis(x.tensor.rank)
-    if indices.tensor.rank != x.tensor.rank:
-        call.wrong("the indices have another rank than the data", x.type, indices.type)
-    y = call.apply("gather_nd", *_last(call, axis, x, indices), batch=x.tensor.rank - 1)
-    return _back(call, y, axis)
+    return call.apply("gather_nd", x, *_along(call, x, indices, axis), batch=axis)
 
 
 @translates("Scatter", versions=(9,))
@@ -50,10 +46,7 @@ def gather_elements(call: Call) -> Value:
 def scatter_elements(call: Call) -> Value:
     x, indices, updates = (call.input(index) for index in range(3))
     axis = call.axis(x.tensor.rank)
-    if indices.tensor.rank != x.tensor.rank or updates.tensor.rank != x.tensor.rank:
-        call.wrong("the indices and the updates have the rank of the data", x.type, f"{indices.type}, {updates.type}")
-    data, places, values = _last(call, axis, x, indices, updates)
-    return _back(call, _scatter(call, data, values, [places], x.tensor.rank - 1), axis)
+    return _scatter(call, x, updates, _along(call, x, indices, axis), axis)
 
 
 def _scatter(call: Call, x: Value, updates: Value, indices: Sequence[Value], batch: int) -> Value:
