@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import relume
-from relume.base.requirements import EQUAL, JOINS, Requirement, satisfying
+from relume.base.requirements import AT_MOST, EQUAL, JOINS, Requirement, satisfying
 from relume.ops.inference import requirements_of
 
 f32 = np.float32
@@ -29,6 +29,9 @@ MISFITS = {
         "%y = conv(%x, @w, strides=[1,1], pads=[0,0,0,0], dilations=[1,1], groups=1)",
         [(1, 2, 80, 80)],
     ),
+    "slice": ("%a : f32[p]", "%y = slice(%a, starts=[0], stops=[7], steps=[1])", [(5,)]),
+    "slice from before the first": ("%a : f32[p,q]", "%y = slice(%a, starts=[p-3,0], stops=[p,q], steps=[1,1])", [(2, 1)]),
+    "pad by less than nothing": ("%a : f32[p]", "%y = pad(%a, pads=[p-3,0], value=0.0)", [(2,)]),
     "a constant": ("%a : f32[n,c]", "%y = mul(%a, @c)", [(2, 7)]),
 }
 
@@ -68,6 +71,8 @@ def test_a_saved_executable_still_checks(tmp_path: object) -> None:
 def test_what_is_decided_is_not_required() -> None:
     assert requirements_of(model("%a : f32[p,q], %b : f32[p,1]", "%y = add(%a, %b)").main) == ()
     assert len(requirements_of(model("%a : f32[p,q], %b : f32[r,1]", "%y = add(%a, %b)").main)) == 1
+    inside = "%y = slice(%a, starts=[max(p-3,0)], stops=[min(p,5)], steps=[1])"
+    assert requirements_of(model("%a : f32[p]", inside).main) == ()
 
 
 def test_samples_fulfil_what_is_required() -> None:
@@ -77,6 +82,8 @@ def test_samples_fulfil_what_is_required() -> None:
         "q": 5,
     }
     assert satisfying([Requirement(EQUAL, p * q, 7, "x")], ["p", "q"], 240) is None
+    bounds = [Requirement(AT_MOST, p, 7, "x"), Requirement(AT_MOST, 1000, q, "x")]
+    assert satisfying(bounds, ["p", "q"], 240) == {"p": 7, "q": 1000}
 
 
 def test_a_shape_as_data_is_not_folded_while_it_is_open() -> None:

@@ -176,6 +176,28 @@ def _gather(inputs, params, outputs, scalars):
     return [_reference("gather", [x, indices], axis=1)]
 
 
+def _gather_nd(inputs, params, outputs, scalars):
+    return [_reference("gather_nd", inputs, batch=params["batch"])]
+
+
+def _scatter_nd(inputs, params, outputs, scalars):
+    return [_reference("scatter_nd", [outputs[0], *inputs], **params)]
+
+
+def _cumulative(inputs, params, outputs, scalars):
+    attrs = {name: params[name] for name in ("kind", "exclusive")}
+    return [_reference("cumulative", inputs, axis=params["kept"], reverse=False, **attrs)]
+
+
+def _top_k(inputs, params, outputs, scalars):
+    attrs = {"axis": inputs[0].ndim - 1, "k": outputs[0].shape[-1], **params}
+    return list(OPS["top_k"].reference(*inputs, attrs=attrs, regions=()))
+
+
+def _iota(inputs, params, outputs, scalars):
+    return [_reference("iota", [], dims=outputs[0].shape, axis=0, dtype=dtypes.from_numpy(outputs[0].dtype))]
+
+
 def _scatter(op):
     def kernel(inputs, params, outputs, scalars):
         indices, updates = inputs
@@ -217,6 +239,11 @@ KERNELS = {
     "argmax": _argmax,
     "gather": _gather,
     "row_numbers": _row_numbers,
+    "gather_nd": _gather_nd,
+    "scatter_nd": _scatter_nd,
+    "cumulative": _cumulative,
+    "top_k": _top_k,
+    "iota": _iota,
     "scatter_add": _scatter("scatter_add"),
     "scatter_update": _scatter("scatter_update"),
     "extents": _extents,

@@ -12,21 +12,22 @@ from dataclasses import dataclass
 from relume.base import dims
 from relume.base.dims import Dim
 
-EQUAL, BROADCASTS, JOINS = "equal", "broadcasts", "joins"
+EQUAL, BROADCASTS, JOINS, AT_MOST = "equal", "broadcasts", "joins", "at most"
 
-KINDS: Mapping[str, str] = {kind: kind for kind in (EQUAL, BROADCASTS, JOINS)}
+KINDS: Mapping[str, str] = {kind: kind for kind in (EQUAL, BROADCASTS, JOINS, AT_MOST)}
 
 _HOLDS: Mapping[str, Callable[[int, int], bool]] = {
     EQUAL: lambda a, b: a == b,
     BROADCASTS: lambda a, b: a in (1, b),
     JOINS: lambda a, b: a == b or 1 in (a, b),
+    AT_MOST: lambda a, b: a <= b,
 }
-_WORDS = {EQUAL: "{b}", BROADCASTS: "{b} or 1", JOINS: "{b}, or one of them 1"}
+_WORDS = {EQUAL: "{b}", BROADCASTS: "{b} or 1", JOINS: "{b}, or one of them 1", AT_MOST: "at most {b}"}
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """`a` must be equal to `b`; or broadcast to `b` (equal, or 1); or join `b` (equal, or one of them 1)."""
+    """`a` must be equal to `b`; or broadcast to `b` (equal, or 1); or join `b` (equal, or one of them 1); or be at most `b`."""
 
     kind: str
     a: Dim
@@ -61,10 +62,10 @@ def satisfying(requirements: Sequence[Requirement], symbols: Sequence[str], samp
     """A binding near `sample` for every symbol that fulfils the requirements; None where a simple search finds none."""
     binding = dict.fromkeys(symbols, sample)
     for requirement in requirements:
-        for one, other in ((requirement.a, requirement.b), (requirement.b, requirement.a)):
+        for one, other, bound in ((requirement.a, requirement.b, min), (requirement.b, requirement.a, max)):
             name = dims.symbol_name(one)
             if name in binding and isinstance(other, int):
-                binding[name] = other
+                binding[name] = bound(binding[name], other) if requirement.kind == AT_MOST else other
     try:
         return binding if all(requirement.holds(binding) for requirement in requirements) else None
     except ZeroDivisionError:

@@ -11,15 +11,19 @@ from types import MappingProxyType
 from relume.kernels.argmax import ARGMAX
 from relume.kernels.conv import CONV_BLOCKED
 from relume.kernels.conv_plain import CONV_PLAIN
+from relume.kernels.cumulative import CUMULATIVE
 from relume.kernels.depthwise import DEPTHWISE_BLOCKED
 from relume.kernels.dot import DOT
 from relume.kernels.extents import EXTENTS
-from relume.kernels.gather import GATHER
+from relume.kernels.gather import GATHER, GATHER_ND
 from relume.kernels.halo import HALO
+from relume.kernels.iota import IOTA
 from relume.kernels.map import MAP
 from relume.kernels.matmul import MATMUL_PACKED
 from relume.kernels.reduce import REDUCE
 from relume.kernels.scatter import ROW_NUMBERS, SCATTER_ADD, SCATTER_UPDATE
+from relume.kernels.scatter_nd import SCATTER_ND
+from relume.kernels.top_k import TOP_K
 from relume.kernels.window import WINDOW
 from relume.program.types import KernelDef
 
@@ -30,13 +34,18 @@ KERNELS: Mapping[str, KernelDef] = MappingProxyType(
             MAP,
             REDUCE,
             ARGMAX,
+            CUMULATIVE,
+            TOP_K,
             WINDOW,
             GATHER,
             ROW_NUMBERS,
+            GATHER_ND,
+            SCATTER_ND,
             SCATTER_ADD,
             SCATTER_UPDATE,
             HALO,
             EXTENTS,
+            IOTA,
             MATMUL_PACKED,
             DOT,
             CONV_BLOCKED,

@@ -1,8 +1,8 @@
-"""`reduce`: sum, mean, max, min over the trailing axes of a view [kept..., reduced...].
+"""`reduce`: sum, product, mean, max, min over the trailing axes of a view [kept..., reduced...].
 
 One order for all layouts, targets and splits: element i of the flattened reduced axes goes, in ascending i, to
 accumulator i % 16; the sixteen are then combined 8 + 8, 4 + 4, 2 + 2, 1 + 1. Accumulators start from the neutral
-element (0, -inf or the minimum of the type, inf or the maximum), which is also the result over nothing; the mean
+element (0, 1, -inf or the minimum of the type, inf or the maximum), which is also the result over nothing; the mean
 divides the sum by the count, so over nothing it is NaN. Integers wrap; max and min propagate NaN.
 
 Three forms give that order: rows that are contiguous keep the sixteen accumulators in one vector; where a kept axis is
@@ -82,18 +82,23 @@ def _add(f: Function, dtype: DType, a: Reg, b: Reg) -> Reg:
     return f.binary("fadd" if dtype.is_float else "add", a, b)
 
 
+def _mul(f: Function, dtype: DType, a: Reg, b: Reg) -> Reg:
+    return f.binary("fmul" if dtype.is_float else "mul", a, b)
+
+
 _KINDS: dict[str, Combine] = {
     "sum": _add,
     "mean": _add,
+    "prod": _mul,
     "max": elementwise.maximum,
     "min": elementwise.minimum,
 }
 
 
 def neutral(f: Function, kind: str, dtype: DType, count: int) -> Reg:
-    """What changes nothing: 0 for sums, for max (min) the least (greatest) value of the type."""
-    if kind in ("sum", "mean"):
-        return elementwise.constant(f, 0, dtype, count)
+    """What changes nothing: 0 for sums, 1 for products, for max (min) the least (greatest) value of the type."""
+    if kind in ("sum", "mean", "prod"):
+        return elementwise.constant(f, int(kind == "prod"), dtype, count)
     if dtype.is_float:
         return elementwise.constant(f, float("-inf") if kind == "max" else float("inf"), dtype, count)
     bits = dtype.bytes * 8 - dtype.is_signed
@@ -209,7 +214,7 @@ def work(spec: KernelSpec) -> Dim:
 
 REDUCE = KernelDef(
     "reduce",
-    "Sum, mean, max or min over the trailing axes, by sixteen accumulators and one fixed tree.",
+    "Sum, product, mean, max or min over the trailing axes, by sixteen accumulators and one fixed tree.",
     emit,
     tasks,
     work,

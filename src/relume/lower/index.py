@@ -1,4 +1,4 @@
-"""Lookups by index."""
+"""Counting, and what is addressed by indices."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from relume.base import dims
 from relume.lower import views
 from relume.lower.groups import Group
 from relume.lower.lowering import Lower, Lowering
-from relume.lower.shape import axis_of
-from relume.program.types import View
+from relume.lower.shape import attr, axis_of
+from relume.program.types import IN, INOUT, Operand, View
+
+
+def iota(low: Lowering, group: Group) -> None:
+    """The kernel counts along the one axis; the others repeat that."""
+    (y,) = group.targets
+    axis, rank = axis_of(group, "axis", len(y.dims)), len(y.dims)
+    line = low.temporary(y.name, y.dtype, (y.dims[axis],))
+    low.run("iota", [], [line])
+    shape = tuple(dim if other == axis else 1 for other, dim in enumerate(y.dims))
+    low.bind(y, views.broadcast(_flat(line, shape), y.dims) if rank > 1 else line)
 
 
 def gather(low: Lowering, group: Group) -> None:
@@ -30,4 +40,19 @@ def _flat(view: View, shape: tuple[dims.Dim, ...]) -> View:
     return found
 
 
-LOWERINGS: Mapping[str, Lower] = {"gather": gather}
+def gather_nd(low: Lowering, group: Group) -> None:
+    """The kernel takes the operands as they are."""
+    (y,) = group.targets
+    low.run("gather_nd", [low.view(value) for value in group.operands], [low.result(y)], batch=attr(group, "batch"))
+
+
+def scatter_nd(low: Lowering, group: Group) -> None:
+    """A copy, and the updates in place."""
+    (x, *rest), (y,) = group.operands, group.targets
+    out = low.result(y)
+    low.copy(low.view(x), out)
+    operands = [*(Operand(IN, low.view(value)) for value in rest), Operand(INOUT, out)]
+    low.emit("scatter_nd", operands, batch=attr(group, "batch"), reduction=attr(group, "reduction"))
+
+
+LOWERINGS: Mapping[str, Lower] = {"iota": iota, "gather": gather, "gather_nd": gather_nd, "scatter_nd": scatter_nd}

@@ -35,6 +35,6 @@ def argmax(low: Lowering, group: Group) -> None:
 
 
 LOWERINGS: Mapping[str, Lower] = {
-    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_mean"), reduce),
+    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_mean"), reduce),
     "argmax": argmax,
 }

@@ -9,7 +9,7 @@ from relume.base.errors import UnsupportedError
 from relume.base.targets import Target
 from relume.graph.types import Function, Value
 from relume.kernels import KERNELS
-from relume.lower import conv, elementwise, index, linalg, reduce, shape, state, window
+from relume.lower import along, conv, elementwise, index, linalg, reduce, shape, state, window
 from relume.lower.groups import EPILOGUES, STEPS, Group, groups_of
 from relume.lower.lowering import Lower, Lowering, NotSupported
 from relume.program.types import KernelDef, Program
@@ -17,6 +17,7 @@ from relume.program.types import KernelDef, Program
 TABLE: Mapping[str, Lower] = {
     **elementwise.LOWERINGS,
     **reduce.LOWERINGS,
+    **along.LOWERINGS,
     **linalg.LOWERINGS,
     **conv.LOWERINGS,
     **window.LOWERINGS,

@@ -11,6 +11,7 @@ from types import MappingProxyType, ModuleType
 
 from relume.graph.opdef import OpDef
 from relume.ops import (
+    along,
     bits,
     composite,
     control,
@@ -25,6 +26,7 @@ from relume.ops import (
     state,
     window,
 )
+from relume.ops.along import cumulative, top_k
 from relume.ops.bits import bit_and, bit_not, bit_or, bit_xor, bitcast, shift_left, shift_right
 from relume.ops.composite import batch_norm, gelu, layer_norm, softmax
 from relume.ops.control import fused, if_, loop
@@ -66,11 +68,11 @@ from relume.ops.elementwise import (
     sub,
     tanh,
 )
-from relume.ops.index import gather
+from relume.ops.index import gather, gather_nd, iota, scatter_nd
 from relume.ops.linalg import matmul, matmul_packed
 from relume.ops.quant import dequantize, quantize
 from relume.ops.random import random_uniform
-from relume.ops.reduce import argmax, reduce_max, reduce_mean, reduce_min, reduce_sum
+from relume.ops.reduce import argmax, reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum
 from relume.ops.shape import broadcast, concat, extents, pack, pad, reshape, slice_, transpose, unpack
 from relume.ops.state import scatter_add, scatter_update, state_read, state_write
 from relume.ops.window import argmax_pool, avg_pool, max_pool, sum_pool
@@ -79,6 +81,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     elementwise,
     bits,
     reduce,
+    along,
     linalg,
     convolution,
     window,
@@ -97,11 +100,12 @@ OPS: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in FAMILIES 
 __all__ = [
     "FAMILIES", "OPS",
     "abs_", "add", "and_", "argmax", "argmax_pool", "atan", "avg_pool", "batch_norm", "bit_and", "bit_not", "bit_or",
-    "bit_xor", "bitcast", "broadcast", "cast", "ceil", "concat", "conv", "conv_blocked", "cos", "depthwise_blocked",
-    "dequantize", "div", "equal", "erf", "exp", "expm1", "extents", "floor", "fused", "gather", "gelu", "greater",
-    "if_", "layer_norm", "less", "log", "log1p", "loop", "matmul", "matmul_packed", "max_", "max_pool", "min_", "mul",
-    "neg", "not_", "or_", "pack", "pad", "pow_", "quantize", "random_uniform", "reciprocal", "reduce_max",
-    "reduce_mean", "reduce_min", "reduce_sum", "relu", "rem", "reshape", "round_", "scatter_add", "scatter_update",
-    "select", "shift_left", "shift_right", "sigmoid", "sign", "sin", "slice_", "softmax", "sqrt", "state_read",
-    "state_write", "sub", "sum_pool", "tanh", "transpose", "unpack",
+    "bit_xor", "bitcast", "broadcast", "cast", "ceil", "concat", "conv", "conv_blocked", "cos", "cumulative",
+    "depthwise_blocked", "dequantize", "div", "equal", "erf", "exp", "expm1", "extents", "floor", "fused", "gather",
+    "gather_nd", "gelu", "greater", "if_", "iota", "layer_norm", "less", "log", "log1p", "loop", "matmul",
+    "matmul_packed", "max_", "max_pool", "min_", "mul", "neg", "not_", "or_", "pack", "pad", "pow_", "quantize",
+    "random_uniform", "reciprocal", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu",
+    "rem", "reshape", "round_", "scatter_add", "scatter_nd", "scatter_update", "select", "shift_left", "shift_right",
+    "sigmoid", "sign", "sin", "slice_", "softmax", "sqrt", "state_read", "state_write", "sub", "sum_pool", "tanh",
+    "top_k", "transpose", "unpack",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from functools import wraps
 from relume.base import dims
 from relume.base.dims import Dim
 from relume.base.dtypes import DType
-from relume.base.requirements import BROADCASTS, EQUAL, JOINS, Requirement
+from relume.base.requirements import AT_MOST, BROADCASTS, EQUAL, JOINS, Requirement
 from relume.graph.opdef import Infer, InferError
 from relume.graph.types import Attr, Function, Graph, State, Tensor, Type
 
@@ -125,6 +125,42 @@ def _atom_not_negative(atom: dims.Atom) -> bool:
     return test(not_negative(arg) for arg in atom.args)
 
 
+def at_most(a: Dim, b: Dim) -> bool:
+    """Whether `a <= b` is provable."""
+    if not_negative(b - a):
+        return True
+    for dim, smaller in ((a, True), (b, False)):
+        call = _only_call(dim)
+        if call is not None and call.op in ("min", "max"):
+            # The smallest is at most b if one of its parts is, the largest if all are; and the other way round for a.
+            test = any if smaller == (call.op == "min") else all
+            if test(at_most(part, b) if smaller else at_most(a, part) for part in call.args):
+                return True
+    return False
+
+
+def _only_call(dim: Dim) -> dims.Call | None:
+    """The call, where `dim` is one and nothing else."""
+    if isinstance(dim, int) or len(dim.terms) != 1:
+        return None
+    monomial, factor = dim.terms[0]
+    return monomial[0] if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], dims.Call) else None
+
+
+def exceeds(a: Dim, b: Dim) -> bool:
+    """Whether `a > b` is provable."""
+    difference = a - b
+    return isinstance(difference, int) and difference > 0
+
+
+def want_at_most(name: str, got: Dim, most: Dim) -> None:
+    """Refuses a dim that is surely larger than `most`."""
+    if exceeds(got, most):
+        raise InferError(f"{name} is out of range", f"at most {most}", got)
+    if not at_most(got, most):
+        require(AT_MOST, got, most, name)
+
+
 def want_rank(name: str, tensor: Tensor, rank: int) -> None:
     if tensor.rank != rank:
         raise InferError(f"{name} has rank {tensor.rank}", f"rank {rank}", tensor)
@@ -190,6 +226,9 @@ def dims_attr(attrs: Mapping[str, Attr], name: str, count: int | None = None, le
     if len(out) != len(items):
         raise InferError(f"{name} must be a list of dims", "ints or expressions over symbols", list(items))
     _want_entries(name, out, len(out) if count is None else count, least)
+    if least is not None:
+        for item in out:
+            want_at_most(f"the least of {name}", least, item)
     return out
 
 
@@ -232,6 +271,14 @@ def positive(attrs: Mapping[str, Attr], name: str) -> int:
     return value
 
 
+def not_negative_int(attrs: Mapping[str, Attr], name: str) -> int:
+    """An int attribute of at least 0."""
+    value = attrs[name]
+    if type(value) is not int or value < 0:
+        raise InferError(f"{name} is out of range", "at least 0", value)
+    return value
+
+
 def flag(attrs: Mapping[str, Attr], name: str) -> bool:
     """A bool attribute."""
     value = attrs[name]
@@ -253,4 +300,21 @@ def dim_attr(attrs: Mapping[str, Attr], name: str, least: int = 0) -> Dim:
     value = attrs[name]
     if not (type(value) is int or isinstance(value, dims.Expr)) or (isinstance(value, int) and value < least):
         raise InferError(f"{name} is out of range", f"a dim of at least {least}", value)
+    want_at_most(f"the least of {name}", least, value)
     return value
+
+
+def dtype_attr(attrs: Mapping[str, Attr], name: str, kinds: tuple[str, ...] = ANY) -> DType:
+    """An attribute that is an element type of one of `kinds`."""
+    value = attrs[name]
+    if not isinstance(value, DType) or value.kind not in kinds:
+        raise InferError(f"{name} cannot be {value}", _KIND_WORDS.get(kinds, "an element type"), value)
+    return value
+
+
+def choice(attrs: Mapping[str, Attr], name: str, allowed: Sequence[str]) -> str:
+    """A str attribute that is one of `allowed`."""
+    value = attrs[name]
+    if value not in allowed:
+        raise InferError(f"{name} is not known", ", ".join(allowed), value)
+    return str(value)

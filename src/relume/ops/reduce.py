@@ -95,6 +95,11 @@ def _min(x: np.ndarray, axes: tuple[int, ...], keep: bool) -> np.ndarray:
     return np.min(x, axis=axes, keepdims=keep, initial=highest(from_numpy(x.dtype)))
 
 
+def _prod(x: np.ndarray, axes: tuple[int, ...], keep: bool) -> np.ndarray:
+    wide = widen(x)
+    return np.prod(wide, axis=axes, keepdims=keep, dtype=wide.dtype)
+
+
 _ADDS = frozenset({Trait.INEXACT})
 
 reduce_sum = _reduction("reduce_sum", "The sum over `axes`; 0 over nothing. Integers wrap.", _sum, traits=_ADDS)
@@ -110,6 +115,13 @@ reduce_min = _reduction(
 )
 reduce_mean = _reduction(
     "reduce_mean", "The sum over `axes` divided by the number of terms; NaN over nothing.", _mean, FLOAT, _ADDS
+)
+reduce_prod = _reduction(
+    "reduce_prod",
+    "The product over `axes`; 1 over nothing. Integers wrap. Whether a partial product leaves the range of a float "
+    "type on the way depends on the order, which only the kernel fixes.",
+    _prod,
+    traits=_ADDS,
 )
 
 
@@ -151,4 +163,4 @@ argmax = OpDef(
     to_onnx=NOT_YET,
 )
 
-OPS = (reduce_sum, reduce_max, reduce_min, reduce_mean, argmax)
+OPS = (reduce_sum, reduce_max, reduce_min, reduce_mean, reduce_prod, argmax)

@@ -184,15 +184,11 @@ def _slice_extent(axis: int, dim: Dim, start: Dim, stop: Dim, step: int) -> Dim:
         return 0
     first, last = (0, dim) if step > 0 else (-1, dim - 1)
     low, high = (start, stop) if step > 0 else (stop, start)
-    if not (_at_most(first, low) and _at_most(high, last)):
+    if inference.exceeds(first, low) or inference.exceeds(high, last):
         raise InferError(f"the slice leaves axis {axis}", f"{first} to {last}", f"{start} to {stop}")
+    inference.want_at_most(f"the begin of axis {axis} of the slice", first, low)
+    inference.want_at_most(f"the end of axis {axis} of the slice", high, last)
     return extent
-
-
-def _at_most(a: Dim, b: Dim) -> bool:
-    """Whether a <= b, or it cannot be told."""
-    difference = b - a
-    return not isinstance(difference, int) or difference >= 0
 
 
 def _slice(x: np.ndarray, *, attrs: Resolved, regions: object) -> tuple[np.ndarray, ...]:

@@ -205,10 +205,11 @@ class Call:
             return self.constant(np.array(dims, np.int64), i64)
         return self.apply("extents", dims=tuple(dims))
 
-    def count_up(self, start: int, stop: int) -> Value:
-        """The vector start, start + 1 ... before stop, i64."""
-        self.emitter.reserve(max(0, stop - start))
-        return self.constant(np.arange(start, stop), i64)
+    def iota(self, rank: int, axis: int, extent: Dim) -> Value:
+        """0, 1, 2 ... before `extent` along one of `rank` axes, the others 1: i64, to be broadcast."""
+        shape: list[Dim] = [1] * rank
+        shape[axis] = extent
+        return self.apply("iota", dims=tuple(shape), axis=axis, dtype=i64)
 
     def value_of(self, content: Content, dtype: DType) -> Value:
         """A value with these elements: a constant where all are numbers, else made of `extents`."""

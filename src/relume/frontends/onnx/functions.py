@@ -94,13 +94,10 @@ def _nearest(versions: Sequence[int], opset: int) -> int:
 
 
 def is_convertible(node: NodeDef, spoken: Collection[int]) -> bool:
-    """Whether the version converter may help: a translator speaks newer versions of the operator, or the operator no
-    longer exists in the opset that we speak, so that the converter makes others of it."""
+    """Whether the version converter may help: a translator speaks newer versions of the operator."""
     if node.domain or node.schema is None or node.schema.since_version >= SPOKEN_OPSET:
         return False
-    if spoken:
-        return max(spoken) > node.schema.since_version
-    return schemas.find("", node.op, SPOKEN_OPSET) is None
+    return max(spoken, default=0) > node.schema.since_version
 
 
 def converted(node: NodeDef, attrs: Mapping[str, object], opset: int, inputs: Sequence[Value | None]) -> FunctionDef:

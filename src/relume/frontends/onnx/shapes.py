@@ -204,6 +204,8 @@ _RULES: dict[str, Callable[[Sequence[Content], Attrs], Content]] = {
     "reduce_sum": _reduce(lambda a, b: a + b),
     "reduce_min": _reduce(np.frompyfunc(dims.minimum, 2, 1)),
     "reduce_max": _reduce(np.frompyfunc(dims.maximum, 2, 1)),
-    # Numbers only, which the reference has done: these stand in the conditions of an If and in float sizes.
+    "reduce_prod": _reduce(lambda a, b: a * b),
+    # Numbers only, which the reference has done: these stand in the conditions of an If, in float sizes, in tables.
     **dict.fromkeys(("and", "or", "not", "floor", "ceil", "round", "sqrt", "sign", "pow", "reciprocal"), _numbers_only),
+    **dict.fromkeys(("iota", "cumulative", "gather_nd"), _numbers_only),
 }

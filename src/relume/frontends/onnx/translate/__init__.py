@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from relume.frontends.onnx.translate import (
     activation,
+    along,
     control,
     convolution,
     elementwise,
@@ -15,6 +16,7 @@ from relume.frontends.onnx.translate import (
     quant,
     reduce,
     resize,
+    sampling,
     shape,
     transposed,
     trigonometry,
@@ -23,6 +25,7 @@ from relume.frontends.onnx.translate import (
 
 __all__ = [
     "activation",
+    "along",
     "control",
     "convolution",
     "elementwise",
@@ -34,6 +37,7 @@ __all__ = [
     "quant",
     "reduce",
     "resize",
+    "sampling",
     "shape",
     "transposed",
     "trigonometry",

@@ -157,9 +157,6 @@ def hardmax(call: Call) -> Value:
     """1 at the first of the largest along an axis, else 0."""
     x = call.input(0)
     axis = call.axis(x.tensor.rank)
-    size = x.dims[axis]
-    if not isinstance(size, int):
-        call.unsupported(f"the extent {size} of its axis is symbolic")
     largest = call.apply("argmax", x, axis=axis, keep=True)
-    places = call.reshape(call.count_up(0, size), (size, *(1,) * (x.tensor.rank - axis - 1)))
+    places = call.iota(x.tensor.rank, axis, x.dims[axis])
     return call.cast(call.apply("equal", largest, places), x.dtype)

@@ -166,6 +166,7 @@ def split(call: Call) -> tuple[Value, ...]:
     total = sum(sizes)
     if isinstance(total - extent, int) and total != extent:
         call.wrong(f"the parts do not add up to axis {axis}", f"a sum of {extent}", list(sizes))
+    x = call.reshape(x, (*x.dims[:axis], total, *x.dims[axis + 1 :]))  # Requires a symbolic extent to be the sum.
     parts: list[Value] = []
     start: Dim = 0
     for size in sizes:
@@ -235,24 +236,17 @@ def _bound(bound: Dim, extent: Dim, step: int) -> Dim:
 
 @translates("Pad", versions=(1, 2, 11, 13, 18, 19, 21, 23, 24, 25))
 def pad(call: Call) -> Value:
-    """Constant mode; negative pads cut. Pads and value are attributes before version 11."""
+    """Negative pads cut. Pads and value are attributes before version 11."""
     x = call.input(0)
     rank = x.tensor.rank
     mode = call.attr("mode", str)
-    value, axes = 0.0, tuple(range(rank))
+    value, fill, axes = 0.0, None, tuple(range(rank))
     if call.version < 11:
         pads: tuple[Dim, ...] = call.integers("paddings" if call.version == 1 else "pads", ())
         value = call.number("value")
     else:
         pads = call.dims(call.input(1), "the padding")
         fill, listed = call.optional(2), call.optional(3)
-        if fill is not None:
-            known = call.numbers(fill)
-            if known is None:
-                call.unsupported("the value of the padding depends on data")
-            value = float(known.reshape(-1)[0])
-            if x.dtype.is_integer and int(value) != int(known.reshape(-1)[0]):
-                call.unsupported(f"the value {known} of the padding is no exact float64")
         if listed is not None:
             axes = tuple(call.normal_axis(axis, rank) for axis in call.ints(listed, "axes"))
     if len(pads) != 2 * len(axes):
@@ -262,7 +256,7 @@ def pad(call: Call) -> Value:
     for place, axis in enumerate(axes):
         before[axis], after[axis] = pads[place], pads[len(axes) + place]
     if mode == "constant":
-        return padded(call, x, before, after, value)
+        return padded(call, x, before, after, value) if fill is None else _filled(call, x, before, after, fill)
     if mode not in ("reflect", "edge", "wrap"):
         call.wrong("Pad.mode is wrong", "constant, reflect, edge or wrap", mode)
     for axis in range(rank):
@@ -270,33 +264,44 @@ def pad(call: Call) -> Value:
     return x
 
 
+def _filled(call: Call, x: Value, before: Sequence[Dim], after: Sequence[Dim], fill: Value) -> Value:
+    """`padded` with a value that may be data, or no exact float64."""
+    known = call.numbers(fill)
+    if known is not None:
+        number = known.reshape(-1)[0]
+        if not x.dtype.is_integer or int(float(number)) == int(number):
+            return padded(call, x, before, after, float(number))
+    inside = call.apply("broadcast", call.constant(True, dtypes.bool_), dims=x.dims)
+    inside = padded(call, inside, before, after, 0.0)
+    return call.apply("select", inside, padded(call, x, before, after, 0.0), call.reshape(fill, ()))
+
+
 def _continued(call: Call, x: Value, axis: int, before: Dim, after: Dim, mode: str) -> Value:
-    """x with elements of its own before and after it: mirrored, the ends repeated, or those of the other end."""
-    extent = x.dims[axis]
-    if not isinstance(before, int) or not isinstance(after, int) or before < 0 or after < 0:
-        call.unsupported(f"mode {mode!r} with symbolic or negative pads")
-    most = {"reflect": extent - 1, "wrap": extent, "edge": max(before, after) if extent else 0}[mode]
-    if isinstance(most, int) and max(before, after) > most:
-        call.unsupported(f"mode {mode!r} with more padding along axis {axis} than there is data")
-    parts = [x]
-    if before:
-        front = {"reflect": (before, 0, -1), "wrap": (extent - before, extent, 1), "edge": (0, 1, 1)}[mode]
-        parts.insert(0, _repeated(call, cut(call, x, {axis: front}), axis, before))
-    if after:
-        back = {
-            "reflect": (extent - 2, extent - 2 - after, -1),
-            "wrap": (0, after, 1),
-            "edge": (extent - 1, extent, 1),
-        }[mode]
-        parts.append(_repeated(call, cut(call, x, {axis: back}), axis, after))
-    return x if len(parts) == 1 else call.apply("concat", *parts, axis=axis)
+    """x with elements of its own before and after it: mirrored, the ends repeated, or those of the other end. Amounts
+    may be of any size; negative ones cut."""
+    extent, wanted = x.dims[axis], x.dims[axis] + before + after
+    if before == after == 0:
+        return x
+    if isinstance(wanted, int) and (wanted < 0 or (extent == 0 and wanted)):
+        call.wrong(f"axis {axis} cannot be padded with its own elements", "elements", f"{extent} to {wanted}")
+    size, first = (call.reshape(call.extents([dim]), ()) for dim in (extent, before))
+    place = call.apply("sub", call.iota(1, 0, wanted), first)
+    last = call.apply("sub", size, 1)
+    if mode == "edge":
+        place = call.apply("max", call.apply("min", place, last), 0)
+    elif mode == "wrap":
+        place = _remainder(call, place, size)
+    else:
+        period = call.apply("max", call.apply("mul", last, 2), 1)
+        place = _remainder(call, place, period)
+        place = call.apply("min", place, call.apply("sub", period, place))
+    return call.apply("gather", x, place, axis=axis)
 
 
-def _repeated(call: Call, part: Value, axis: int, count: int) -> Value:
-    """A part of `count` elements: one of a single element is repeated."""
-    if part.dims[axis] != 1:
-        return part
-    return call.apply("broadcast", part, dims=(*part.dims[:axis], count, *part.dims[axis + 1 :]))
+def _remainder(call: Call, a: Value, b: Value) -> Value:
+    """a - b * floor(a / b) for b > 0."""
+    rest = call.apply("sub", a, call.apply("mul", call.apply("div", a, b), b))
+    return call.apply("select", call.apply("less", rest, 0), call.apply("add", rest, b), rest)
 
 
 def padded(call: Call, x: Value, before: Sequence[Dim], after: Sequence[Dim], value: float) -> Value:
@@ -350,17 +355,15 @@ def tile(call: Call) -> Value:
 
 @translates("Trilu", versions=(14,))
 def trilu(call: Call) -> Value:
-    """The upper or lower triangle, the rest 0. The last two extents must be known."""
+    """The upper or lower triangle, the rest 0."""
     x, diagonal = call.input(0), call.optional(1)
     if x.tensor.rank < 2:
         call.wrong("Trilu takes matrices", "rank 2 or more", x.type)
-    rows, columns = x.dims[-2:]
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        call.unsupported(f"the extents of the matrix are symbolic: {x.type}")
-    offset = 0 if diagonal is None else call.ints(diagonal, "the diagonal")[0]
-    row = call.reshape(call.count_up(0, rows), (rows, 1))
-    column = call.reshape(call.count_up(-offset, columns - offset), (1, columns))
-    outside = call.apply("less", column, row) if call.integer("upper") else call.apply("greater", column, row)
+    column = call.iota(2, 1, x.dims[-1])
+    row = call.iota(2, 0, x.dims[-2])
+    if diagonal is not None:
+        row = call.apply("add", row, call.reshape(diagonal, ()))
+    outside = call.apply("less" if call.integer("upper") else "greater", column, row)
     if x.dtype is dtypes.bool_:
         return call.apply("and", call.apply("not", outside), x)
     return call.apply("select", outside, call.constant(0, x.dtype), x)

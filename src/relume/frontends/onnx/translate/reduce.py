@@ -38,7 +38,13 @@ def reduction(call: Call) -> Value:
     axes, keep = _axes(call, x), bool(call.integer("keepdims"))
     kind = call.node.op.removeprefix("Reduce")
     # Without axes to reduce what each element becomes still applies: the sum of squares of one element is its square.
+    if kind in _REAL and not x.dtype.is_float:
+        return call.cast(_REDUCTIONS[kind](call, call.cast(x, dtypes.f64), axes or (), keep), x.dtype)
     return _REDUCTIONS[kind](call, x, axes or (), keep)
+
+
+_REAL = ("L2", "LogSum", "LogSumExp")
+"""What is computed in f64 for integers, and truncated."""
 
 
 Reduction = Callable[[Call, Value, Sequence[int], bool], Value]
@@ -80,22 +86,15 @@ def _sum_square(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
 
 
 def _l2(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    if not x.dtype.is_float:
-        wide = call.cast(x, dtypes.f64)
-        return call.cast(call.apply("sqrt", _sum_square(call, wide, axes, keep)), x.dtype)
     return call.apply("sqrt", _sum_square(call, x, axes, keep))
 
 
 def _log_sum(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    if not x.dtype.is_float:
-        call.unsupported(f"logarithms of {x.dtype}")
     return call.apply("log", _sum(call, x, axes, keep))
 
 
 def _log_sum_exp(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
     """m + log(sum of e ** (x - m)), with m the largest, or 0 where that is infinite."""
-    if not x.dtype.is_float:
-        call.unsupported(f"logarithms of {x.dtype}")
     if not axes:
         return x
     largest = call.apply("reduce_max", x, axes=tuple(axes), keep=True)
@@ -106,30 +105,8 @@ def _log_sum_exp(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value
     return y if keep else call.reshape(y, [dim for axis, dim in enumerate(x.dims) if axis not in axes])
 
 
-def _product(call: Call, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    """By halves: an axis of n is n / 2 products of its front and back, and so on; the axes must be of known extent."""
-    for axis in axes:
-        size = x.dims[axis]
-        if not isinstance(size, int):
-            call.unsupported(f"the product over an axis of symbolic extent {size}")
-        if size == 0:
-            x = call.apply("broadcast", call.constant(1, x.dtype), dims=_with(x.dims, axis, 1))
-        while size > 1:
-            half = size // 2
-            front = _part(call, x, axis, 0, half)
-            y = call.apply("mul", front, _part(call, x, axis, half, 2 * half))
-            x = y if size == 2 * half else call.apply("concat", y, _part(call, x, axis, size - 1, size), axis=axis)
-            size = size - half
-    return x if keep else call.reshape(x, [dim for axis, dim in enumerate(x.dims) if axis not in axes])
-
-
 def _with(shape: Sequence[dims.Dim], axis: int, dim: dims.Dim) -> tuple[dims.Dim, ...]:
     return (*shape[:axis], dim, *shape[axis + 1 :])
-
-
-def _part(call: Call, x: Value, axis: int, start: int, stop: int) -> Value:
-    starts = _with((0,) * x.tensor.rank, axis, start)
-    return call.apply("slice", x, starts=starts, stops=_with(x.dims, axis, stop), steps=(1,) * x.tensor.rank)
 
 
 _REDUCTIONS: dict[str, Reduction] = {
@@ -137,7 +114,7 @@ _REDUCTIONS: dict[str, Reduction] = {
     "Mean": _mean,
     "Max": _extreme("reduce_max"),
     "Min": _extreme("reduce_min"),
-    "Prod": _product,
+    "Prod": _plain("reduce_prod"),
     "L1": _l1,
     "L2": _l2,
     "SumSquare": _sum_square,

@@ -7,10 +7,13 @@ import math
 import numpy as np
 from onnx import TensorProto
 
-from relume.base import dtypes
+from relume.base import dims, dtypes
+from relume.base.dims import Expr
 from relume.base.dtypes import i64
 from relume.frontends.onnx.calls import Call, translates
+from relume.frontends.onnx.tensors import dtype_of
 from relume.graph.types import Value
+from relume.ops.inference import not_negative
 
 _SINCE_13 = (13, 19, 21, 23, 24, 25)
 
@@ -58,19 +61,39 @@ def constant_of_shape(call: Call) -> Value:
     return call.apply("broadcast", call.emitter.constant(data.reshape(())), dims=wanted)
 
 
+@translates("EyeLike", versions=(9, 22))
+def eye_like(call: Call) -> Value:
+    """1 where column - row is k, else 0, in the shape of the input."""
+    x = call.input(0)
+    if x.tensor.rank != 2:
+        call.wrong("EyeLike takes a matrix", "rank 2", x.type)
+    to = dtype_of(call.integer("dtype")) if call.has("dtype") else x.dtype
+    rows = call.apply("add", call.iota(2, 0, x.dims[0]), call.integer("k"))
+    return call.cast(call.apply("equal", rows, call.iota(2, 1, x.dims[1])), to)
+
+
 @translates("Range", versions=(11, 27))
 def range_(call: Call) -> Value:
-    """Where start, limit and step are numbers; the length cannot depend on data, nor yet on symbols."""
+    """start + i * step. Bounds that are integers may be symbolic; the length cannot depend on data."""
     operands = [call.input(index) for index in range(3)]
-    known = [call.numbers(operand) for operand in operands]
-    if any(number is None for number in known):
-        call.unsupported("its length depends on symbolic extents, or on data that is only known when the model runs")
-    start, limit, step = (number.reshape(-1)[0].item() for number in known if number is not None)
-    if step == 0 or not all(map(math.isfinite, (start, limit, step))):
+    dtype = operands[0].dtype
+    start, limit, step = (call.dims(operand, "its length")[0] for operand in operands)
+    if not isinstance(step, (int, float)):
+        call.unsupported(f"its step {step} is symbolic")
+    if step == 0 or not all(math.isfinite(bound) for bound in (start, limit, step) if not isinstance(bound, Expr)):
         call.wrong("Range never ends", "finite bounds and a step other than 0", f"{start} to {limit} by {step}")
-    count = max(0, math.ceil((limit - start) / step) if isinstance(step, float) else -((start - limit) // step))
-    call.emitter.reserve(count)
-    return call.constant(start + np.arange(count) * step, operands[0].dtype)
+    if dtype.is_float:
+        if isinstance(start, Expr) or isinstance(limit, Expr):
+            call.unsupported("its length is a float made of symbolic extents")
+        count = max(0, math.ceil((limit - start) / step))
+        call.emitter.reserve(count)
+        return call.constant(start + np.arange(count) * step, dtype)
+    span = limit - start if step > 0 else start - limit
+    length = dims.ceildiv(span, abs(int(step)))
+    length = length if not_negative(length) else dims.maximum(length, 0)
+    places = call.cast(call.iota(1, 0, length), dtype)
+    first = call.value_of(np.array(start, object), dtype)
+    return call.apply("add", call.apply("mul", places, call.constant(step, dtype)), first)
 
 
 @translates("NonZero", versions=(9, 13))
