@@ -30,7 +30,11 @@ MISFITS = {
         [(1, 2, 80, 80)],
     ),
     "slice": ("%a : f32[p]", "%y = slice(%a, starts=[0], stops=[7], steps=[1])", [(5,)]),
-    "slice from before the first": ("%a : f32[p,q]", "%y = slice(%a, starts=[p-3,0], stops=[p,q], steps=[1,1])", [(2, 1)]),
+    "slice from before the first": (
+        "%a : f32[p,q]",
+        "%y = slice(%a, starts=[p-3,0], stops=[p,q], steps=[1,1])",
+        [(2, 1)],
+    ),
     "pad by less than nothing": ("%a : f32[p]", "%y = pad(%a, pads=[p-3,0], value=0.0)", [(2,)]),
     "a constant": ("%a : f32[n,c]", "%y = mul(%a, @c)", [(2, 7)]),
 }
