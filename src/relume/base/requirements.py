@@ -27,7 +27,7 @@ _WORDS = {EQUAL: "{b}", BROADCASTS: "{b} or 1", JOINS: "{b}, or one of them 1", 
 
 @dataclass(frozen=True)
 class Requirement:
-    """`a` must equal `b`; or broadcast to `b` (equal, or 1); or join `b` (equal, or one of them 1); or be at most `b`."""
+    """`a` must equal `b`; or broadcast to it (equal, or 1); or join it (equal, or one of them 1); or be at most `b`."""
 
     kind: str
     a: Dim
