@@ -29,7 +29,7 @@ GOOD = """program "p" {
   bind state "s" = %s [8]
   bind state "t" = %t [8]
   #0 map in %x [1,1,2,2,16], out %halo [1,1,2,2,16] by [256,256,64,16,1] at [80] {}
-  #1 halo inout %halo [1,1,4,4,16] {pads=(1, 1, 1, 1)}
+  #1 halo inout %halo [1,1,4,4,16] {blocked=True, pads=(1, 1, 1, 1)}
   #2 conv_blocked in %halo [1,1,4,4,16], in %w [16], out %a [1,1,2,2,16] {}
   #3 map in %a [64], out %b [64] {}
     reuses operand 0 for 1: %a is dead after this
@@ -42,7 +42,7 @@ GOOD = """program "p" {
 }
 """
 
-HALO = "  #1 halo inout %halo [1,1,4,4,16] {pads=(1, 1, 1, 1)}\n"
+HALO = "  #1 halo inout %halo [1,1,4,4,16] {blocked=True, pads=(1, 1, 1, 1)}\n"
 
 
 def program(text: str = GOOD) -> Program:

@@ -10,17 +10,15 @@ from relume.graph.types import Value
 
 
 @translates("MaxPool", versions=(1, 8, 10, 11, 12, 22))
-def max_pool(call: Call) -> Value | tuple[Value, Value]:
-    """The largest elements and, where they are wanted, their places in x."""
+def max_pool(call: Call) -> tuple[Value | None, ...]:
+    """The largest elements and, where they are wanted, their places in x: not where padding is symbolic, and so data."""
     x = call.input(0)
     frame = windows(call, x, call.integers("kernel_shape", ()))
     lowest = float("-inf") if x.dtype.is_float else float(_minimum(x))
     data, pads = pads_or_padded(call, x, frame, lowest)
     y = _pool(call, "max_pool", data, frame, pads)
-    if not any(call.node.outputs[1:]):
-        return y
-    if not frame.is_static:
-        call.unsupported("the indices of windows whose padding depends on symbolic extents")
+    if not any(call.node.outputs[1:]) or not frame.is_static:
+        return (y,)
     return y, _pool(call, "argmax_pool", x, frame, pads, column_major=bool(call.integer("storage_order")))
 
 
