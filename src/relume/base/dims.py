@@ -235,20 +235,31 @@ def modulo(a: Dim, b: Dim) -> Dim:
     return 0 if _exact_quotient(a, b) is not None else _atom("%", a, b)
 
 
+def not_negative(dim: Dim) -> bool:
+    """Whether a dim is provably at least 0: a sum of positive multiples of extents, which are never negative."""
+    if isinstance(dim, int):
+        return dim >= 0
+    return all(factor > 0 and all(_atom_not_negative(atom) for atom in monomial) for monomial, factor in dim.terms)
+
+
+def _atom_not_negative(atom: Atom) -> bool:
+    if isinstance(atom, Symbol):
+        return True
+    test = any if atom.op == "max" else all
+    return test(not_negative(arg) for arg in atom.args)
+
+
 def minimum(a: Dim, b: Dim) -> Dim:
-    """The smaller of two dims."""
-    return _extreme("min", a, b, lambda difference: difference <= 0)
+    """The smaller of two dims, decided where it can be: `minimum(0, N)` is 0."""
+    return a if not_negative(b - a) else b if not_negative(a - b) else _ordered("min", a, b)
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
-    """The larger of two dims."""
-    return _extreme("max", a, b, lambda difference: difference >= 0)
+    """The larger of two dims, decided where it can be."""
+    return a if not_negative(a - b) else b if not_negative(b - a) else _ordered("max", a, b)
 
 
-def _extreme(op: str, a: Dim, b: Dim, first_wins: Callable[[int], bool]) -> Dim:
-    difference = a - b
-    if isinstance(difference, int):
-        return a if first_wins(difference) else b
+def _ordered(op: str, a: Dim, b: Dim) -> Dim:
     return _atom(op, *sorted((a, b), key=str))
 
 

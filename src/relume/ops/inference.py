@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import wraps
 
 from relume.base import dims
-from relume.base.dims import Dim
+from relume.base.dims import Dim, not_negative
 from relume.base.dtypes import DType
 from relume.base.requirements import AT_MOST, BROADCASTS, EQUAL, JOINS, Requirement
 from relume.graph.opdef import Infer, InferError
@@ -109,20 +109,6 @@ def differ(a: Dim, b: Dim) -> bool:
 def known(a: Dim, b: Dim) -> Dim:
     """Of two dims that must be equal, the one that says more."""
     return b if isinstance(b, int) else a
-
-
-def not_negative(dim: Dim) -> bool:
-    """Whether a dim is provably at least 0: a sum of positive multiples of extents."""
-    if isinstance(dim, int):
-        return dim >= 0
-    return all(factor > 0 and all(_atom_not_negative(atom) for atom in monomial) for monomial, factor in dim.terms)
-
-
-def _atom_not_negative(atom: dims.Atom) -> bool:
-    if isinstance(atom, dims.Symbol):
-        return True
-    test = any if atom.op == "max" else all
-    return test(not_negative(arg) for arg in atom.args)
 
 
 def at_most(a: Dim, b: Dim) -> bool:

@@ -178,7 +178,7 @@ def _slice_extent(axis: int, dim: Dim, start: Dim, stop: Dim, step: int) -> Dim:
         raise InferError(f"the step along axis {axis} is 0", "a step other than 0", 0)
     span = stop - start if step > 0 else start - stop
     extent = dims.ceildiv(span, abs(step))
-    if not inference.not_negative(extent):
+    if not dims.not_negative(extent):
         extent = dims.maximum(0, extent)
     if extent == 0:
         return 0

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from relume.base import dims
-from relume.base.dims import Dim, Expr
+from relume.base.dims import Dim, Expr, not_negative
 from relume.frontends.onnx.limits import MAX_KNOWN
 from relume.graph.types import Constant, Node, Tensor, Value, is_symbolic
-from relume.ops.inference import not_negative
 
 Content = np.ndarray
 """Object array of Python ints, bools, floats and dims."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from relume.base import dims, dtypes
-from relume.base.dims import Dim
+from relume.base.dims import Dim, not_negative
 from relume.frontends.onnx.calls import Call, translates
 from relume.frontends.onnx.structure import GraphDef
 from relume.graph.types import Graph, Tensor, Value
-from relume.ops.inference import not_negative
 
 _VERSIONS = (1, 11, 13, 16, 19, 21, 23, 24, 25)
 _FOREVER = 2**63 - 1

@@ -6,10 +6,9 @@ import operator
 from collections.abc import Sequence
 
 from relume.base import dims, dtypes
-from relume.base.dims import Dim
+from relume.base.dims import Dim, not_negative
 from relume.frontends.onnx.calls import Call, translates
 from relume.graph.types import Value
-from relume.ops.inference import not_negative
 
 _UNBOUNDED = 2**31 - 1
 """From here on a bound of Slice means "to the end": exporters write INT32_MAX or INT64_MAX."""

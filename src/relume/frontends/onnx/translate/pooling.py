@@ -11,7 +11,7 @@ from relume.graph.types import Value
 
 @translates("MaxPool", versions=(1, 8, 10, 11, 12, 22))
 def max_pool(call: Call) -> tuple[Value | None, ...]:
-    """The largest elements and, where they are wanted, their places in x: not where padding is symbolic, and so data."""
+    """The largest elements and, where wanted, their places in x: not where padding is symbolic, and so data."""
     x = call.input(0)
     frame = windows(call, x, call.integers("kernel_shape", ()))
     lowest = float("-inf") if x.dtype.is_float else float(_minimum(x))

@@ -8,12 +8,11 @@ import numpy as np
 from onnx import TensorProto
 
 from relume.base import dims, dtypes
-from relume.base.dims import Expr
+from relume.base.dims import Expr, not_negative
 from relume.base.dtypes import i64
 from relume.frontends.onnx.calls import Call, translates
 from relume.frontends.onnx.tensors import dtype_of
 from relume.graph.types import Value
-from relume.ops.inference import not_negative
 
 _SINCE_13 = (13, 19, 21, 23, 24, 25)
 
