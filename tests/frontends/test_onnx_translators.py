@@ -27,6 +27,9 @@ def i64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
+U8 = np.arange(0, 240, 20, np.uint8).reshape(3, 4)
+
+
 def ints(*shape: int) -> np.ndarray:
     return _GENERATOR.integers(-9, 9, shape).astype(np.int32)
 
@@ -162,6 +165,14 @@ REDUCTIONS = [
 ]
 
 LINALG = [
+    case("Einsum", f32(2, 3, 4), f32(2, 4, 5), equation="bij,bjk->bik"),
+    case("Einsum", f32(2, 1, 3, 4), f32(7, 4, 5), equation="...ij, ...jk -> ...ik"),
+    case("Einsum", f32(4, 4), equation="ii->i"),
+    case("Einsum", f32(2, 3, 4), f32(4, 5), f32(3, 6), equation="abc,cd,be->ade"),
+    case("Einsum", f32(3), f32(4), equation="i,j"),
+    case("MatMulInteger", U8, U8.T.copy(), opset=10),
+    case("MatMulInteger", U8, U8.T.copy(), np.uint8(3), np.uint8(130), opset=10),
+    case("ConvInteger", U8.reshape(1, 3, 2, 2), U8.reshape(3, 1, 2, 2)[:, :1].repeat(3, 1), np.uint8(7), opset=10),
     case("MatMul", f32(3, 4), f32(4, 5)),
     case("MatMul", f32(4), f32(4, 5)),
     case("MatMul", f32(3, 4), f32(4)),

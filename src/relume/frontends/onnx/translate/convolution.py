@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from relume.base import dims
 from relume.base.dims import Dim
+from relume.base.dtypes import i32
 from relume.frontends.onnx.calls import Call, translates
 from relume.frontends.onnx.translate.movement import padded
 from relume.graph.types import Value
@@ -88,7 +89,28 @@ def window_of(call: Call, w: Value) -> tuple[Dim, ...]:
 
 @translates("Conv", versions=(1, 11, 22))
 def conv(call: Call) -> Value:
-    x, w, b = call.input(0), call.input(1), call.optional(2)
+    return _convolved(call, call.input(0), call.input(1), call.optional(2))
+
+
+@translates("ConvInteger", versions=(10,))
+def conv_integer(call: Call) -> Value:
+    """i32 convolution of (x - zero point of x) by (w - zero point of w, one or one for each output channel)."""
+    x, w = (call.cast(call.input(index), i32) for index in (0, 1))
+    for index in (2, 3):
+        zero = call.optional(index)
+        if zero is None:
+            continue
+        offset = call.cast(zero, i32)
+        if index == 2:
+            x = call.apply("sub", x, offset)
+        else:
+            if offset.tensor.rank == 1 and offset.dims != (1,):
+                offset = call.reshape(offset, (*offset.dims, *(1,) * (w.tensor.rank - 1)))
+            w = call.apply("sub", w, offset)
+    return _convolved(call, x, w, None)
+
+
+def _convolved(call: Call, x: Value, w: Value, b: Value | None) -> Value:
     if w.tensor.rank < 3:
         call.wrong("the weights of Conv have too few axes", "[O,C/groups,*K]", w.type)
     size = window_of(call, w)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from relume.base.dtypes import i32
 from relume.frontends.onnx.calls import Call, translates
 from relume.graph.types import Value
 from relume.ops.inference import want_broadcast_to
@@ -43,6 +44,27 @@ def gemm(call: Call) -> Value:
     want_broadcast_to("C", c.dims, y.dims)
     beta = call.number("beta")
     return y if beta == 0 else call.apply("add", y, _scaled(call, c, beta))
+
+
+@translates("MatMulInteger", versions=(10,))
+def matmul_integer(call: Call) -> Value:
+    """i32 product of (a - zero point of a) by (b - zero point of b); zero points of a go by rows, of b by columns."""
+    a, b = (call.cast(call.input(index), i32) for index in (0, 1))
+    for index, axis in ((2, -1), (3, -2)):
+        zero = call.optional(index)
+        if zero is None:
+            continue
+        offset = call.cast(zero, i32)
+        if offset.tensor.rank == 1:
+            offset = call.reshape(offset, (*offset.dims, 1) if axis == -1 else (1, *offset.dims))
+        a, b = (call.apply("sub", a, offset), b) if index == 2 else (a, call.apply("sub", b, offset))
+    left = call.reshape(a, (1, *a.dims)) if a.tensor.rank == 1 else a
+    right = call.reshape(b, (*b.dims, 1)) if b.tensor.rank == 1 else b
+    y = call.apply("matmul", left, right)
+    shape = [dim for axis, dim in enumerate(y.dims) if axis != len(y.dims) - 1 or b.tensor.rank > 1]
+    if a.tensor.rank == 1:
+        del shape[len(y.dims) - 2]
+    return call.reshape(y, shape)
 
 
 def _scaled(call: Call, x: Value, factor: float) -> Value:
