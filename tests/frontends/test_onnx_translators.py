@@ -166,7 +166,7 @@ REDUCTIONS = [
 
 LINALG = [
     case("Einsum", f32(2, 3, 4), f32(2, 4, 5), equation="bij,bjk->bik"),
-    case("Einsum", f32(2, 1, 3, 4), f32(7, 4, 5), equation="...ij, ...jk -> ...ik"),
+    case("Einsum", f32(2, 1, 3, 4), f32(1, 7, 4, 5), equation="...ij, ...jk -> ...ik"),
     case("Einsum", f32(4, 4), equation="ii->i"),
     case("Einsum", f32(2, 3, 4), f32(4, 5), f32(3, 6), equation="abc,cd,be->ade"),
     case("Einsum", f32(3), f32(4), equation="i,j"),
