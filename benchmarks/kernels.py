@@ -1,10 +1,10 @@
 """Single-core rates of the heavy kernels, as a share of the machine's measured FMA peak.
 
-    PYTHONPATH=src python benchmarks/kernels.py [NAME...]
+    python -m benchmarks.kernels [NAME...]
 
 A slice of pure FMAs runs right before and after every kernel slice, so that a change of clock or a busy neighbour hits
 both; the share is the 70th percentile of kernel rate over peak rate. A percentile, because a slice that was
-interrupted says nothing about the code. Needs the test harness beside it.
+interrupted says nothing about the code.
 """
 
 from __future__ import annotations
@@ -14,13 +14,9 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from tests.kernels.harness import Operands, compile_kernel, machine_of
 
 from relume.base.targets import Target, parse
