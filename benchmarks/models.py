@@ -103,16 +103,8 @@ def _memory_row(name: str, report: Report) -> tuple[str, ...]:
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table that is readable as text."""
     widths = [max(map(len, column)) for column in zip(columns, *rows)]
-    lines = [
-        columns,
-        [
-            ("-" if index == 0 else "-" * (width - 1) + ":")[:width].ljust(width, "-")
-            if index == 0
-            else "-" * (width - 1) + ":"
-            for index, width in enumerate(widths)
-        ],
-        *rows,
-    ]
+    rule = ["-" * width if index == 0 else "-" * (width - 1) + ":" for index, width in enumerate(widths)]
+    lines = [columns, rule, *rows]
     return "\n".join(
         "| " + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))) + " |"
         for line in lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from relume.cli.bench.engines import PEERS
 from relume.cli.bench.measure import Report, Spread, measure
 from relume.cli.bench.work import drawn, multiply_adds
 from relume.cli.console import UsageError, command, emit_json, out, progress, table
+from relume.cli.trace import compile_traced, node_times
 
 
 @command
@@ -26,6 +27,7 @@ def bench(
     dim: Annotated[list[str] | None, typer.Option(help="SYMBOL=EXTENT: an open extent of a drawn input")] = None,
     torch: Annotated[Path | None, typer.Option(help="the model as a torch.export program, for --vs torch")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="turns of each engine")] = 15,
+    nodes: Annotated[bool, typer.Option("--nodes", help="also the time of each instruction")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
     """Times a model beside other engines: in turn, on the same processors, in float32."""
@@ -51,11 +53,14 @@ def bench(
             )
         except RuntimeError as error:
             raise RunError("the model could not be timed", where=model.name, got=error) from None
+        times = node_times(compile_traced(fn, threads=threads), arrays, rounds) if nodes else None
     if as_json:
         shapes = {name: list(array.shape) for name, array in arrays.items()}
-        emit_json({"model": str(model), "inputs": shapes, **report.as_json()})
+        emit_json({"model": str(model), "inputs": shapes, **report.as_json(), "nodes": times})
     else:
         show(model.name, report)
+        if times is not None:
+            show_nodes(times)
 
 
 def _named(given: list[str], wanted: dict) -> dict:
@@ -116,6 +121,23 @@ def show(name: str, report: Report) -> None:
     if report.cold_s is not None:
         out.print(f"load and compile   {report.cold_s:.2f} s cold, {report.cached_s:.3f} s from the cache")
     out.print(f"arena              {facts['arena_bytes']:,} bytes; largest live sum {facts['live_bytes']:,}")
+
+
+def show_nodes(times: list[dict[str, Any]]) -> None:
+    """Prints the time of each instruction, the longest first."""
+    total = sum(one["seconds"] for one in times)
+    rows = [
+        (
+            f"{one['kernel']} #{one['id']}",
+            f"{one['seconds'] * 1e6:.1f}",
+            f"{one['seconds'] / total:.1%}",
+            one["writes"][0],
+            one["where"],
+        )
+        for one in sorted(times, key=lambda one: -one["seconds"])
+    ]
+    title = f"{len(times)} instructions, {total * 1e3:.3f} ms, each the least of several runs"
+    table(title, ("instruction", "us", "share", "writes", "where"), rows)
 
 
 def milliseconds(seconds: Spread) -> tuple[str, str]:

@@ -152,6 +152,7 @@ def _load_torch(job: Job, inputs: Arrays) -> Loaded:
     import torch
 
     torch.set_num_threads(job.threads)
+    assert job.program is not None  # Else it is absent.
     network = torch.export.load(job.program).module()
     arrays = [torch.from_numpy(array) for array in inputs.values()]
 

@@ -158,7 +158,7 @@ def measure(
     clock = "processor" if threads == 1 else "wall"
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stored = Path(folder) / "inputs.npz"
-        np.savez(stored, **{f"i{index}": array for index, array in enumerate(inputs.values())})
+        np.savez(stored, *inputs.values())
         job = Job(str(model), threads, str(program) if program else None, str(cache or Path(folder) / "cache"))
 
         def start(engine: str) -> _Worker:

@@ -32,7 +32,7 @@ def main(spec: dict, say: Callable[[dict], None]) -> None:
     os.sched_setaffinity(0, spec["cpus"])
     engine = ENGINES[spec["engine"]]
     with np.load(spec["inputs"]) as stored:
-        inputs = {name: stored[f"i{index}"] for index, name in enumerate(spec["names"])}
+        inputs = {name: stored[f"arr_{index}"] for index, name in enumerate(spec["names"])}
     engine.imports()
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew.
