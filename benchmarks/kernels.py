@@ -1,10 +1,10 @@
 """Single-core rates of the heavy kernels, as a share of the machine's measured FMA peak.
 
-    PYTHONPATH=src python benchmarks/kernels.py [NAME...]
+    python -m benchmarks.kernels [NAME...]
 
 A slice of pure FMAs runs right before and after every kernel slice, so that a change of clock or a busy neighbour hits
 both; the share is the 70th percentile of kernel rate over peak rate. A percentile, because a slice that was
-interrupted says nothing about the code. Needs the test harness beside it.
+interrupted says nothing about the code.
 """
 
 from __future__ import annotations
@@ -12,24 +12,20 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 
-import llvmlite.binding as llvm
 import numpy as np
+from tests.kernels.harness import Operands, compile_kernel
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from tests.kernels.harness import Operands, compile_kernel, machine_of
-
-from relume.base.targets import Target, parse
+from relume.base.targets import parse
+from relume.codegen import peak
 from relume.kernels.conv import CONV_BLOCKED
 from relume.kernels.conv_plain import CONV_PLAIN
 from relume.kernels.depthwise import DEPTHWISE_BLOCKED
-from relume.kernels.ir import Function
 from relume.kernels.matmul import MATMUL_PACKED
 from relume.program.types import KernelDef
+from relume.runtime.image import MappedImage
 
 SLICE = 2e-3
 """Seconds of one slice of kernel calls."""
@@ -47,28 +43,6 @@ BIAS_RELU = (("add", (0, 1), (), "f32"), ("relu", (2,), (), "f32"))
 
 Case = tuple[KernelDef, Operands, dict, float]
 """Kernel, operands, params, floating-point operations."""
-
-
-def peak_code(target: Target) -> tuple[llvm.ExecutionEngine, Callable[[int], int], int]:
-    """Independent chains of FMA in registers, and the operations of one trip."""
-    lanes = target.vector_bits // 32
-    kind = f"<{lanes} x float>"
-    f = Function("peak", [("i64", "trips")], result="i32")
-    chains = 12
-    factor = f.load(kind, f.scratch(kind), 64)
-    with f.loop(0, f.params[0], carry=[factor] * chains) as loop:
-        sums = loop.carried
-        for _ in range(8):
-            sums = [f.fma(factor, value, value) for value in sums]
-        loop.next = sums
-    total = loop.results[0]
-    for value in loop.results[1:]:
-        total = f.binary("fadd", total, value)
-    f.ret(f.convert("fptosi", f.extract(total, 0), "i32"))
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(f.text()), machine_of(target))
-    engine.finalize_object()
-    call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)(engine.get_function_address("peak"))
-    return engine, call, chains * 8 * lanes * 2
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -128,6 +102,22 @@ def plain(c: int, o: int, size: int, kernel: int, groups: int = 1) -> Case:
     return CONV_PLAIN, operands, params, 2.0 * o * (c // groups) * kernel * kernel * size * size
 
 
+RESNET50: dict[str, tuple[int, ...]] = {
+    f"{c}->{o} {size}x{size} {k}x{k}" + (f" s{stride}" if stride > 1 else ""): (c, o, size, k, stride)
+    for c, o, size, k, stride in (
+        (3, 64, 112, 7, 2),
+        *((64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (64, 256, 56, 1, 1), (256, 64, 56, 1, 1)),
+        *((256, 128, 56, 1, 1), (256, 128, 28, 1, 2), (128, 128, 28, 3, 2), (128, 128, 28, 3, 1)),
+        *((128, 512, 28, 1, 1), (512, 128, 28, 1, 1), (256, 512, 28, 1, 2)),
+        *((512, 256, 28, 1, 1), (512, 256, 14, 1, 2), (256, 256, 14, 3, 2), (256, 256, 14, 3, 1)),
+        *((256, 1024, 14, 1, 1), (1024, 256, 14, 1, 1), (512, 1024, 14, 1, 2)),
+        *((1024, 512, 14, 1, 1), (1024, 512, 7, 1, 2), (512, 512, 7, 3, 2), (512, 512, 7, 3, 1)),
+        *((512, 2048, 7, 1, 1), (2048, 512, 7, 1, 1), (1024, 2048, 7, 1, 2)),
+    )
+}
+"""The convolutions of ResNet-50, with the stride on the 1x1 as in the original and on the 3x3 as in later forms: input
+and output channels, size of the output, window, stride."""
+
 CASES: dict[str, Callable[[], Case]] = {
     "matmul 64^3": lambda: matmul(64, 64, 64),
     "matmul 256^3": lambda: matmul(256, 256, 256),
@@ -140,15 +130,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "matmul 16x768x3072 +bias+gelu": lambda: matmul(16, 768, 3072, gelu=True),
     "matmul 1x1024x1024": lambda: matmul(1, 1024, 1024),
     "matmul 1x4096x4096": lambda: matmul(1, 4096, 4096),
-    "conv 64->64 56x56 3x3": lambda: conv(64, 64, 56, 3),
-    "conv 128->128 28x28 3x3": lambda: conv(128, 128, 28, 3),
-    "conv 256->256 14x14 3x3": lambda: conv(256, 256, 14, 3),
-    "conv 512->512 7x7 3x3": lambda: conv(512, 512, 7, 3),
-    "conv 64->256 56x56 1x1": lambda: conv(64, 256, 56, 1),
-    "conv 512->128 28x28 1x1": lambda: conv(512, 128, 28, 1),
-    "conv 1024->256 14x14 1x1": lambda: conv(1024, 256, 14, 1),
-    "conv 128->128 28x28 3x3 s2": lambda: conv(128, 128, 28, 3, 2),
-    "conv 3->64 112x112 7x7 s2": lambda: conv(3, 64, 112, 7, 2),
+    **{f"conv {name}": partial(conv, *shape) for name, shape in RESNET50.items()},
     "depthwise 32 112x112 3x3": lambda: depthwise(32, 112, 3),
     "depthwise 144 56x56 3x3": lambda: depthwise(144, 56, 3),
     "depthwise 384 14x14 3x3": lambda: depthwise(384, 14, 3),
@@ -166,29 +148,36 @@ def timed(call: Callable[[], object], repeat: int) -> float:
     return (time.thread_time() - start) / repeat
 
 
-def main(names: list[str]) -> None:
-    """Prints one row per case whose name contains one of `names`."""
+def measure(names: Iterable[str]) -> Iterator[tuple[str, float, float, float]]:
+    """Name, floating-point operations a second, share of the peak and seconds of a call, of each case."""
     target = parse("host")
-    engine, peak, flops = peak_code(target)
-    print(f"{target.name}\n{'case':34}{'GFLOP/s':>9}{'of peak':>9}{'us':>10}")
-    for name, case in CASES.items():
-        if names and not any(part in name for part in names):
-            continue
-        kernel, operands, params, work = case()
+    image, multiply_adds = peak.peak(target)
+    mapped = MappedImage(image)
+    run_peak = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)(mapped.address(peak.SYMBOL))
+    for name in names:
+        kernel, operands, params, work = CASES[name]()
         compiled = compile_kernel(kernel, operands, params, target=target)
         call = partial(compiled.bind([array for _, array in operands]), 0, compiled.tasks)
         timed(call, 1)
         repeat = max(1, int(SLICE / timed(call, 2)))
         shares, rates = [], []
         for _ in range(SLICES):
-            before = timed(lambda: peak(5000), 1)
+            before = timed(lambda: run_peak(5000), 1)
             seconds = timed(call, repeat)
-            after = timed(lambda: peak(5000), 1)
+            after = timed(lambda: run_peak(5000), 1)
             rates.append(work / seconds)
-            shares.append(work / seconds / (2 * 5000 * flops / (before + after)))
+            shares.append(work / seconds / (2 * 2 * 5000 * multiply_adds / (before + after)))
         rate = float(np.percentile(rates, 70))
-        print(f"{name:34}{rate / 1e9:9.1f}{np.percentile(shares, 70):9.0%}{work / rate * 1e6:10.1f}", flush=True)
-    del engine
+        yield name, rate, float(np.percentile(shares, 70)), work / rate
+    del mapped
+
+
+def main(names: list[str]) -> None:
+    """Prints one row per case whose name contains one of `names`."""
+    print(f"{parse('host').name}\n{'case':34}{'GFLOP/s':>9}{'of peak':>9}{'us':>10}")
+    chosen = [name for name in CASES if not names or any(part in name for part in names)]
+    for name, rate, share, seconds in measure(chosen):
+        print(f"{name:34}{rate / 1e9:9.1f}{share:9.0%}{seconds * 1e6:10.1f}", flush=True)
 
 
 if __name__ == "__main__":

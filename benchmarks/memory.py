@@ -1,6 +1,6 @@
 """The memory of one run of each model: arenas by order of instructions, and the peak beside ONNX Runtime's.
 
-    python benchmarks/memory.py
+    python -m benchmarks.memory
 
 The arena is planned for the input shapes given, once for program order and once for the order chosen for memory; the
 bound is the largest sum of buffers that are live at once in the better of the two, after in-place decisions. For the
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tests import models, process
 
 import relume
 from relume import pipeline
@@ -31,10 +32,6 @@ from relume.base.errors import RelumeError
 from relume.ops.inference import requirements_of
 from relume.program.plan import lifetimes, sizes
 from relume.program.types import Program
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-import models
-import process
 
 Shape = tuple[int, ...]
 
@@ -113,7 +110,8 @@ def child(engine: str, path: str, shape: str) -> None:
 
 def measured(engine: str, case: Case) -> tuple[int, int] | None:
     """The peak of one run, and of the whole process in it; None where the engine is missing or does not run it."""
-    command = [sys.executable, "-W", "ignore", __file__, engine, str(case.path), ",".join(map(str, case.shape))]
+    what = engine, str(case.path), ",".join(map(str, case.shape))
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.memory", *what]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         print(f"{engine} does not run {case.path.name}: {done.stderr.strip().splitlines()[-1]}")

@@ -1,6 +1,6 @@
 """What one training-like step on a large embedding table writes, keeps in memory and takes (requirement M14).
 
-    python benchmarks/tables.py
+    python -m benchmarks.tables
 
 The table has 10,000,000 rows of 16 floats (640 MB). A step looks up 8 rows, one of them twice, and moves each towards
 a goal. It is compared with a dense update in NumPy (a gradient as large as the table) and, where PyTorch is installed,
@@ -10,18 +10,15 @@ with its sparse embedding and SGD, in turn in one process on one thread. Then a 
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from tests import process
 
 import relume
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-import process
 
 ROWS, WIDTH, RATE, ROUNDS = 10_000_000, 16, 0.5, 9
 ROW = 4 * WIDTH

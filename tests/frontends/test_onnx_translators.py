@@ -172,7 +172,7 @@ LINALG = [
     case("Einsum", f32(3), f32(4), equation="i,j"),
     case("MatMulInteger", U8, U8.T.copy(), opset=10),
     case("MatMulInteger", U8, U8.T.copy(), np.array(3, np.uint8), np.array(130, np.uint8), opset=10),
-    case("ConvInteger", U8.reshape(1, 3, 2, 2), U8.reshape(3, 1, 2, 2)[:, :1].repeat(3, 1), np.array(7, np.uint8), opset=10),
+    case("ConvInteger", U8.reshape(1, 3, 2, 2), U8.reshape(1, 3, 2, 2), np.array(7, np.uint8), opset=10),
     case("MatMul", f32(3, 4), f32(4, 5)),
     case("MatMul", f32(4), f32(4, 5)),
     case("MatMul", f32(3, 4), f32(4)),

@@ -31,6 +31,7 @@ FIELDS: tuple[str, ...] = (
     "detail1",  # i64
     "next_signals",  # i64   cycle counter before which the calling thread does not take the GIL again
     "written",  # i64   set before the first instruction that writes a state
+    "stamps",  # i64*  where a traced driver notes the times at which instructions end; null: it notes nothing
 )
 FIELD: dict[str, int] = {name: index * 8 for index, name in enumerate(FIELDS)}
 """Byte offset of each field."""

@@ -1,4 +1,4 @@
-"""The command line: `relume run | check | dump | demo`.
+"""The command line: `relume run | check | bench | dump | demo`.
 
 Exit status 0: done; 1: the model or a comparison failed; 2: wrong usage.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from relume.cli.bench import bench
 from relume.cli.check import check
 from relume.cli.demo import demo
 from relume.cli.dump import dump
@@ -19,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, check, dump, demo):
+for command in (run, check, bench, dump, demo):
     app.command()(command)
 
 

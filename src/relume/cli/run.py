@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from relume import api
 from relume.cli import inputs, states
+from relume.cli import trace as tracing
 from relume.cli.console import UsageError, command, emit_json, out, progress, table
 from relume.graph.types import Module
 from relume.runtime import Executable, load_executable
@@ -26,14 +28,17 @@ def run(
     engine: Annotated[str, typer.Option(help="native or reference")] = "native",
     top: Annotated[int, typer.Option(min=0, help="show the K largest of each output")] = 0,
     threads: Annotated[int | None, typer.Option(help="threads for one run")] = None,
+    trace: Annotated[Path | None, typer.Option(help="write the time of each instruction there (Chrome trace)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
     """Runs a model once. States start at zero."""
     if engine not in ("native", "reference"):
         raise UsageError(f"--engine {engine}: there is native and reference")
+    if trace is not None and engine != "native":
+        raise UsageError("--trace: only native code has instructions")
     compiled = model.suffix == ".rlx"
-    if compiled and (state or value or engine != "native"):
-        raise UsageError(f"{model} is compiled: --state, --value and --engine reference are for models")
+    if compiled and (state or value or trace or engine != "native"):
+        raise UsageError(f"{model} is compiled: --state, --value, --trace and --engine reference are for models")
     loaded: Module | Executable
     if compiled:
         loaded = load_executable(model, threads)
@@ -48,10 +53,16 @@ def run(
     elif engine == "native":
         start = time.perf_counter()
         with progress("compiling"):
-            executable = api.compile(loaded, threads=threads)
+            traced = tracing.compile_traced(loaded.main, threads=threads) if trace is not None else None
+            executable = api.compile(loaded, threads=threads) if traced is None else traced.exe
         compile_time = time.perf_counter() - start
+        storage = states.zeros(fn, arrays)
         start = time.perf_counter()
-        results = executable.run(arrays, states=states.zeros(fn, arrays))
+        if traced is not None and trace is not None:
+            results, spans = tracing.run(traced, arrays, storage)
+            _write(trace, lambda: tracing.write_chrome(trace, traced, arrays, spans), "--trace")
+        else:
+            results = executable.run(arrays, states=storage)
     else:
         start = time.perf_counter()
         with progress("evaluating by the reference"):
@@ -60,12 +71,7 @@ def run(
             results = {name: evaluated[name] for name in loaded.main.output_names}
     run_time = time.perf_counter() - start
     if output is not None:
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-            for name, array in results.items():
-                np.save(output / f"{_file_name(name)}.npy", array)
-        except OSError as error:
-            raise UsageError(f"--output {output}: {error.strerror}") from None
+        _write(output, lambda: _save(output, results), "--output")
     if as_json:
         described = {name: _describe(array, top) for name, array in results.items()}
         emit_json(
@@ -83,6 +89,19 @@ def run(
     if compile_time is not None:
         out.print(f"compiled in {compile_time * 1e3:.1f} ms, ", end="")
     out.print(f"ran in {run_time * 1e3:.2f} ms")
+
+
+def _write(path: Path, write: Callable[[], object], option: str) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {error.strerror}") from None
+
+
+def _save(folder: Path, results: Mapping[str, np.ndarray]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in results.items():
+        np.save(folder / f"{_file_name(name)}.npy", array)
 
 
 def _file_name(name: str) -> str:

@@ -37,10 +37,11 @@ def _opt(name: str) -> int:
     return 0 if name == _DRIVER else 2
 
 
-def build(program: Program, target: Target, *, cache: Cache | None) -> Artifact:
+def build(program: Program, target: Target, *, cache: Cache | None, traced: bool = False) -> Artifact:
     """Machine code for a program that is scheduled, planned and verified.
 
-    `cache` None: nothing is read from disk or kept there. Raises `CompileError` where a kernel cannot be compiled or
+    `cache` None: nothing is read from disk or kept there. With `traced` the driver notes when each instruction ends
+    (`runtime.trace` reads it); the kernels are the same. Raises `CompileError` where a kernel cannot be compiled or
     linked for `target`.
     """
     schedule = calls.schedule(program)
@@ -48,7 +49,7 @@ def build(program: Program, target: Target, *, cache: Cache | None) -> Artifact:
     return Artifact(
         name=program.name,
         target=target.name,
-        image=_image(schedule, kernels, target, cache),
+        image=_image(schedule, kernels, target, cache, traced),
         inputs=_ports(program.inputs),
         outputs=_ports(program.outputs),
         states=_ports(program.states),
@@ -95,8 +96,8 @@ def _dump(program: Program, target: Target, form: Callable[[str, str], str]) -> 
 # --- one image ------------------------------------------------------------------------------------------------------
 
 
-def _image(schedule: calls.Schedule, kernels: list[Kernel], target: Target, cache: Cache | None) -> Image:
-    key = _image_key(schedule, kernels, target)
+def _image(schedule: calls.Schedule, kernels: list[Kernel], target: Target, cache: Cache | None, traced: bool) -> Image:
+    key = _image_key(schedule, kernels, target, traced)
     digest = digests.of_text(key)
     if cache is not None:
         found = cache.find(digest, key, lambda read: _answer(kernels, read))
@@ -114,7 +115,7 @@ def _image(schedule: calls.Schedule, kernels: list[Kernel], target: Target, cach
     shelf = Kernels(cache, compiled)
     made = [shelf.take(kernel) for kernel in kernels]
     symbols = [kernel.symbol for kernel in made]
-    modules = [(_DRIVER, driver.emit(schedule, symbols)), (_SUPPORT, support.emit(target))]
+    modules = [(_DRIVER, driver.emit(schedule, symbols, traced=traced)), (_SUPPORT, support.emit(target))]
     common = [(name, _object(text, name, target, cache, compiled)) for name, text in modules]
     image = link.link([*common, *shelf.objects])
     if cache is not None:
@@ -123,12 +124,12 @@ def _image(schedule: calls.Schedule, kernels: list[Kernel], target: Target, cach
     return image
 
 
-def _image_key(schedule: calls.Schedule, kernels: list[Kernel], target: Target) -> str:
+def _image_key(schedule: calls.Schedule, kernels: list[Kernel], target: Target, traced: bool) -> str:
     """Everything that the image depends on but for the constants that are read, as exact text."""
     structures: dict[str, int] = {}
     which = [structures.setdefault(kernel.structure, len(structures)) for kernel in kernels]
     what = (which, schedule.calls, schedule.offsets)
-    return "\n".join([f"image {what!r}", target_text(target), versions(), *structures])
+    return "\n".join([f"{'traced ' if traced else ''}image {what!r}", target_text(target), versions(), *structures])
 
 
 def _answer(kernels: list[Kernel], read: Read) -> str | None:

@@ -21,6 +21,7 @@ INPUTS, OUTPUTS, STATES, CONSTANTS, ARENA, DIMS, OFFSETS, IMPORTS, POOL = (
 STOP, DEADLINE, FAILED, DETAIL0, DETAIL1, WRITTEN = (
     abi.FIELDS.index(name) for name in ("stop", "deadline", "failed", "detail0", "detail1", "written")
 )
+STAMPS = abi.FIELDS.index("stamps")
 
 
 class Context:
@@ -29,14 +30,19 @@ class Context:
     It serves one run at a time, of any executable. Without one, an executable takes a context from its own pool, and
     gives it back; pass your own (`exe.run(..., context=Context())`) to keep a thread's memory to itself. The arena
     holds nothing between runs, and no output is ever part of it.
+
+    `stamps` is the length of a table for the times that traced code notes; `runtime.trace` makes contexts with one.
     """
 
-    __slots__ = ("_arena", "_busy", "address", "epoch", "frame", "inputs", "outputs", "plan", "states")
+    __slots__ = ("_arena", "_busy", "address", "epoch", "frame", "inputs", "outputs", "plan", "stamps", "states")
 
-    def __init__(self) -> None:
+    def __init__(self, *, stamps: int = 0) -> None:
         self.frame = (ctypes.c_uint64 * len(abi.FIELDS))()
         self.address = ctypes.addressof(self.frame)
         self.frame[IMPORTS] = ctypes.addressof(imports())
+        self.stamps = _table(stamps)
+        if stamps:
+            self.frame[STAMPS] = ctypes.addressof(self.stamps)
         self.plan: Plan | None = None
         self.epoch = -1
         self._busy = threading.Lock()
