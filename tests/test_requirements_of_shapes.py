@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import relume
+from relume.base.errors import InputError
 from relume.base.requirements import AT_MOST, EQUAL, JOINS, Requirement, satisfying
 from relume.ops.inference import requirements_of
 
@@ -95,3 +96,16 @@ def test_a_shape_as_data_is_not_folded_while_it_is_open() -> None:
         relume.parse("func @main(%x : f32[N,M]) { %e = extents(dims=[N*M]) %y = cast(%e, to=f32) return %y }")
     )
     assert exe(np.zeros((3, 5), f32)).tolist() == [15]
+
+
+def test_symbolic_output_channels_are_multiples_of_the_groups() -> None:
+    text = """func @main(%x : f32[1,4,5], %w : f32[M,2,3]) {
+  %y = conv(%x, %w, strides=[1], pads=[0,0], dilations=[1], groups=2)
+  return %y
+}"""
+    executable = relume.compile(relume.parse(text))
+    x = np.ones((1, 4, 5), np.float32)
+    assert executable(x, np.ones((6, 2, 3), np.float32)).shape == (1, 6, 3)
+    for outputs in (1, 3, 401):
+        with pytest.raises(InputError, match="the output channels of 2 groups"):
+            executable(x, np.ones((outputs, 2, 3), np.float32))

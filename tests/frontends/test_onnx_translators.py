@@ -205,6 +205,10 @@ TRANSPOSED = [
     case("ConvTranspose", f32(2, 4, 5), constants={1: f32(4, 3, 3), 2: f32(6)}, group=2, dilations=[2]),
     case("ConvTranspose", f32(1, 2, 3, 3), constants={1: f32(2, 1, 3, 3)}, strides=[2, 2], output_padding=[1, 1]),
     case("ConvTranspose", f32(1, 2, 3, 3), constants={1: f32(2, 1, 1, 1)}, pads=[1, 0, 0, 1]),
+    case("ConvTranspose", f32(1, 4, 5), constants={1: f32(4, 3, 4), 2: f32(6)}, group=2, strides=[2], pads=[1, 2]),
+    case("ConvTranspose", f32(1, 2, 3, 2), constants={1: f32(2, 3, 2, 4), 2: f32(3)}, strides=[2, 2]),
+    case("ConvTranspose", f32(1, 1, 3), constants={1: f32(1, 1, 2), 2: f32(1)}, strides=[3], output_shape=[10]),
+    case("ConvTranspose", np.float32([[[1, np.nan, 1]]]), constants={1: f32(1, 1, 2)}, strides=[3], pads=[1, 0]),
     *(
         case("ConvTranspose", f32(1, 2, 3, 4), constants={1: f32(2, 1, 3, 4)}, strides=[2, 2], auto_pad=mode)
         for mode in ("SAME_UPPER", "SAME_LOWER", "VALID")

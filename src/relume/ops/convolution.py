@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from relume.base import dims
+from relume.base.requirements import EQUAL
 from relume.base.targets import BLOCK
 from relume.graph.opdef import NOT_YET, AttrDef, InferError, OpDef, Sample, Trait
 from relume.graph.types import Attr, Tensor
@@ -34,6 +35,8 @@ def _infer_conv(x: Tensor, w: Tensor, b: Tensor | None = None, *, attrs: Mapping
     outputs = w.dims[0]
     if isinstance(outputs, int) and outputs % groups:
         raise InferError("groups do not divide the output channels", f"a multiple of {groups}", outputs)
+    whole = dims.floordiv(outputs, groups) * groups
+    inference.require(EQUAL, outputs, whole, f"the output channels of {groups} groups")
     if b is not None:
         inference.want_rank("b", b, 1)
         inference.want_dim("the extent of b", b.dims[0], outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relume.base import dims
-from relume.base.dims import Dim
+from relume.base.dims import Dim, not_negative
 from relume.frontends.onnx.calls import Call, translates
 from relume.frontends.onnx.translate.convolution import window_of
 from relume.frontends.onnx.translate.movement import cut, padded
@@ -16,10 +16,11 @@ from relume.graph.types import Value
 def conv_transpose(call: Call) -> Value:
     """Each input element adds the whole window, times itself, to the output: the gradient of Conv.
 
-    Outputs whose places leave the same rest by the stride see the same part of the window, so where window and strides
-    are known they become channels of one convolution (Shi et al. 2016, sub-pixel convolution). Else it is Conv with
-    stride 1 of the input with `stride - 1` zeros between its elements and `reach - 1 - pad` around it. Either way the
-    windows are mirrored, and their input and output channels exchanged.
+    Outputs whose places leave the same rest by the stride see the same part of the window, so where the strides divide
+    the window they become channels of one convolution (Shi et al. 2016, sub-pixel convolution); a window filled up with
+    zeros would do too, were it not for zero times NaN. Else it is Conv with stride 1 of the input with `stride - 1`
+    zeros between its elements and `reach - 1 - pad` around it. Either way the windows are mirrored, and their input
+    and output channels exchanged.
     """
     x, w, b = call.input(0), call.input(1), call.optional(2)
     size = window_of(call, w)
@@ -35,9 +36,10 @@ def conv_transpose(call: Call) -> Value:
             call.wrong(f"ConvTranspose.{name} is wrong", f"{rank} numbers", list(values))
     reach: list[Dim] = [(window - 1) * dilation + 1 for window, dilation in zip(size, dilations)]
     before, after = _pads(call, x, reach, strides, extra)
-    known = tuple(window for window in size if isinstance(window, int))
-    if len(known) == rank and set(dilations) == {1} and set(strides) != {1}:
-        return _by_phases(call, x, w, b, known, strides, (before, after, extra), groups)
+    if set(strides) != {1} and set(dilations) == {1} and not any(extra) and all(map(not_negative, (*before, *after))):
+        taps = [window // stride for window, stride in zip(size, strides) if isinstance(window, int)]
+        if list(size) == [tap * stride for tap, stride in zip(taps, strides)]:
+            return _by_phases(call, x, w, b, taps, strides, before, after, groups)
     spread = _spread(call, x, strides)
     front = [r - 1 - pad for r, pad in zip(reach, before)]
     back = [r - 1 - pad + e for r, pad, e in zip(reach, after, extra)]
@@ -52,19 +54,16 @@ def _by_phases(
     x: Value,
     w: Value,
     b: Value | None,
-    size: tuple[int, ...],
+    taps: Sequence[int],
     strides: tuple[int, ...],
-    margins: tuple[Sequence[Dim], Sequence[Dim], Sequence[int]],
+    before: Sequence[Dim],
+    after: Sequence[Dim],
     groups: int,
 ) -> Value:
     """y[o, a * s + r] = sum over c, t of x[c, a - t] * w[c, o, t * s + r]: phase r is an output channel of its own."""
-    before, after, extra = margins
-    rank, (inputs, outputs) = len(size), w.dims[:2]
-    taps = [-(-(window + e) // stride) for window, e, stride in zip(size, extra, strides)]
-    missing = [tap * stride - window for tap, stride, window in zip(taps, strides, size)]
-    whole = padded(call, w, [0] * (2 + rank), [0, 0, *missing], 0.0)
+    rank, (inputs, outputs) = len(taps), w.dims[:2]
     apart: list[Dim] = [dim for tap, stride in zip(taps, strides) for dim in (tap, stride)]
-    split = call.reshape(whole, (inputs, outputs, *apart))
+    split = call.reshape(w, (inputs, outputs, *apart))
     # [C, O / groups, (T, S)..] with the phases S behind the output channels: [C, O / groups * S.., T..].
     turned = call.transpose(split, (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)))
     phases = dims.product(strides)
@@ -82,8 +81,8 @@ def _by_phases(
     between = [place for axis in range(rank) for place in (2 + rank + axis, 2 + axis)]
     y = call.transpose(y, (0, 1, *between))
     y = call.reshape(y, (n, channels, *(extent * stride for extent, stride in zip(extents, strides))))
-    cuts = [window + e - tap * s - a for window, e, tap, s, a in zip(size, extra, taps, strides, after)]
-    return padded(call, y, [0, 0, *(0 - amount for amount in before)], [0, 0, *cuts], 0.0)
+    margins = zip(y.dims[2:], before, after)
+    return cut(call, y, {axis: (front, dim - back, 1) for axis, (dim, front, back) in enumerate(margins, start=2)})
 
 
 def _pads(
@@ -105,11 +104,12 @@ def _pads(
     after: list[Dim] = []
     for extent, out, r, stride, e in zip(extents, wanted, reach, strides, extra):
         total = (extent - 1) * stride + e + r - out
-        # The odd element goes to the end for SAME_UPPER, else to the front.
-        less = dims.floordiv(total, 2)
-        more = total - less
-        before.append(less if mode == "SAME_UPPER" else more)
-        after.append(more if mode == "SAME_UPPER" else less)
+        # The odd element goes to the end for SAME_UPPER, else to the front. An output that is larger than what there is
+        # gets nothing in front, and the rest at the end.
+        lost = dims.maximum(total, 0)
+        front = dims.floordiv(lost if mode == "SAME_UPPER" else lost + 1, 2)
+        before.append(front)
+        after.append(total - front)
     return before, after
 
 
