@@ -33,6 +33,7 @@ from relume.graph import sites
 from relume.graph.builder import Builder
 from relume.graph.opdef import InferError, OpDef
 from relume.graph.types import Constant, Function, Graph, Module, Tensor, Type, Value
+from relume.runtime.arguments import as_array
 
 
 class _Reported(Exception):
@@ -434,7 +435,7 @@ class Importer:
 
 def _fixed(entry: Declared, array: np.ndarray) -> Constant:
     """The constant that stands for an input. Raises `InputError` where the array does not fit the declaration."""
-    data, dims = np.asarray(array), entry.dims or ()
+    data, dims = as_array(f"the value for the input {entry.name!r}", array), entry.dims or ()
     fits = data.ndim == len(dims) and all(
         not isinstance(dim, int) or dim == extent for dim, extent in zip(dims, data.shape)
     )
