@@ -36,8 +36,8 @@ def load(
     they become constants. That is needed where extents depend on their elements; `UnsupportedError.values` names them.
 
     Raises `InputError` where the file cannot be read or `values` is no mapping of names to arrays, `ModelError` where
-    the model is malformed, `UnsupportedError` listing
-    every node that is not supported, and `LimitError` where it asks for more than the documented limits.
+    the model is malformed, `UnsupportedError` listing every node that is not supported, and `LimitError` where it asks
+    for more than the documented limits.
     """
     given = as_names("the values to fix", {} if values is None else values, "{'shape': array}")
     path = Path(source) if isinstance(source, (str, Path)) else None

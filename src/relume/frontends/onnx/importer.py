@@ -173,15 +173,19 @@ class Importer:
             self._define(node, results if isinstance(results, tuple) else (results,), frame)
 
     def _define(
-        self, node: NodeDef, results: Sequence[Value | Missing | None], frame: Frame, absent: Missing | None = None
+        self,
+        node: NodeDef,
+        results: Sequence[Value | Missing | NotTranslated | None],
+        frame: Frame,
+        absent: Missing | None = None,
     ) -> None:
         """Binds the outputs. One without a result is `Missing`, which is reported only where it is used."""
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
             value = results[index] if index < len(results) else None
-            if value is None:
-                reason = f"its output {index} ({name!r}) is used"
+            if value is None or isinstance(value, NotTranslated):
+                reason = f"its output {index} ({name!r}) is used" + (f": {value.reason}" if value else "")
                 value = absent or Missing((frame.place(node.name), node.title, reason))
             elif isinstance(value, Value):
                 self._check_declared(name, value, node, frame)
