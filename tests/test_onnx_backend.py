@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -9,7 +11,7 @@ from onnx import TensorProto, helper
 
 import relume
 from relume import onnx_backend
-from relume.base.errors import InputError, UnsupportedError
+from relume.base.errors import InputError, ModelError, UnsupportedError
 
 node = helper.make_node
 
@@ -67,11 +69,14 @@ def test_a_fixed_value_does_not_change_with_the_callers_array() -> None:
         ({"s": ints(1, 2, 3)}, "does not fit the input 's'"),
         ({"s": np.array([3, 4], np.int32)}, "does not fit the input 's'"),
         ({"s": 3}, "does not fit the input 's'"),
+        ({"s": [[1], [2, 3]]}, "no array"),
+        ([1], "the values to fix goes by name"),
+        ({1: ints(3, 4)}, "a name that is no string"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused(values: dict[str, object], text: str) -> None:
+def test_a_value_that_does_not_fit_is_refused(values: object, text: str) -> None:
     with pytest.raises(InputError, match=text):
-        relume.load(RESHAPE, values=values)
+        relume.load(RESHAPE, values=values)  # type: ignore[arg-type]
 
 
 def test_data_is_never_taken_for_an_extent() -> None:
@@ -110,3 +115,52 @@ def test_there_is_one_device() -> None:
     assert onnx_backend.supports_device("CPU") and not onnx_backend.supports_device("CUDA")
     with pytest.raises(UnsupportedError, match="no device 'CUDA'"):
         onnx_backend.prepare(RESHAPE, "CUDA")
+
+
+ADD = model([node("Add", ["a", "b"], ["y"])], ["y"], a=(TensorProto.FLOAT, [2]), b=(TensorProto.FLOAT, [2]))
+
+
+def test_a_model_is_a_message_bytes_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(ADD.SerializeToString())
+    for source in (ADD, path.read_bytes(), path, str(path)):
+        assert onnx_backend.run_model(source, [np.float32([1, 2])] * 2).y.tolist() == [2, 4]
+    with pytest.raises(InputError, match="a path, bytes or"):
+        onnx_backend.prepare(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="cannot read"):
+        onnx_backend.prepare(tmp_path / "none.onnx")
+
+
+def test_an_option_that_does_not_exist_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"(?s)no option .thread.*target, threads, optimize, check, cache"):
+        onnx_backend.prepare(ADD, thread=1)
+    for version in ("x", 0, -1, 1.5):
+        with pytest.raises(InputError, match="opset_version"):
+            onnx_backend.run_node(ADD.graph.node[0], [X, X], opset_version=version)
+
+
+def test_inputs_that_are_no_arrays_are_refused() -> None:
+    ragged = [[1.0], [1.0, 2.0]]
+    with pytest.raises(InputError, match="input 1 of Add is no array"):
+        onnx_backend.run_node(ADD.graph.node[0], [X, ragged])
+    with pytest.raises(InputError, match="input 'b' is no array"):
+        onnx_backend.run_model(ADD, [X, ragged])
+
+
+def test_an_initializer_that_is_also_an_input_is_a_constant() -> None:
+    held = onnx.ModelProto()
+    held.CopyFrom(ADD)
+    held.graph.initializer.append(onnx.numpy_helper.from_array(np.float32([3, 5]), "b"))
+    a = np.float32([1, 2])
+    assert onnx_backend.run_model(held, [a]).y.tolist() == [4, 7]
+    for inputs in ([a, a], {"a": a, "b": a}):
+        with pytest.raises(InputError, match="b: a constant"):
+            onnx_backend.run_model(held, inputs)
+
+
+def test_what_is_no_model_is_not_compatible() -> None:
+    assert onnx_backend.RelumeBackend.is_compatible(ADD)
+    assert not onnx_backend.RelumeBackend.is_compatible(onnx.ModelProto())
+    assert not onnx_backend.RelumeBackend.is_compatible(b"junk")
+    with pytest.raises(ModelError, match="holds no graph"):
+        relume.load(onnx.ModelProto())

@@ -35,9 +35,11 @@ def load(
     state, which lives in a `Storage` between calls, and the output disappears. `values` fixes inputs of an ONNX model:
     they become constants. That is needed where extents depend on their elements; `UnsupportedError.values` names them.
 
-    Raises `InputError` where the file cannot be read, `ModelError` where it is malformed, `UnsupportedError` listing
-    every node that is not supported, and `LimitError` where it asks for more than the documented limits.
+    Raises `InputError` where the file cannot be read or `values` is no mapping of names to arrays, `ModelError` where
+    the model is malformed, `UnsupportedError` listing every node that is not supported, and `LimitError` where it asks
+    for more than the documented limits.
     """
+    given = as_names("the values to fix", {} if values is None else values, "{'shape': array}")
     path = Path(source) if isinstance(source, (str, Path)) else None
     if path is not None and path.suffix == ".rlx":
         raise InputError(
@@ -51,13 +53,13 @@ def load(
             module = parse(_read(path).decode(), source=path.name)
         except UnicodeDecodeError as error:
             raise ModelError("the file is not text in UTF-8", where=source, got=error.reason) from None
-        if values:
+        if given:
             raise InputError("a model in text form has no values to fix", where=source, hint="write them as constants")
     else:
         # onnx takes a quarter of a second to import: only who loads ONNX pays for it.
         from relume.frontends import onnx as frontend
 
-        module = frontend.load(source, values=values)
+        module = frontend.load(source, values=given)
     return module if states is None else module.with_function(with_states(module.main, states))
 
 

@@ -6,7 +6,9 @@ outputs = backend.prepare(model).run([x, y])
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,18 @@ import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from relume import api
-from relume.base.errors import InputError, UnsupportedError
+from relume.base.errors import InputError, ModelError, UnsupportedError
+from relume.frontends.onnx.reading import Source, read
 from relume.runtime import Executable
+from relume.runtime.arguments import as_array, as_extent
 
 __all__ = ["Prepared", "RelumeBackend", "prepare", "run_model", "run_node", "supports_device"]
 
 VARIANTS = 64
 """Fixed values that one prepared model keeps an executable for."""
+
+OPTIONS = tuple(name for name, one in inspect.signature(api.compile).parameters.items() if one.kind is one.KEYWORD_ONLY)
+"""What `relume.compile` takes besides the model."""
 
 
 class Prepared(BackendRep):  # type: ignore[misc]
@@ -30,11 +37,18 @@ class Prepared(BackendRep):  # type: ignore[misc]
     compiled when their values are first seen, once for each combination of them; `fixed` names those inputs.
     """
 
-    def __init__(self, model: onnx.ModelProto, options: Mapping[str, Any]) -> None:
+    def __init__(self, model: Source, options: Mapping[str, Any]) -> None:
+        unknown = next((name for name in options if name not in OPTIONS), None)
+        if unknown is not None:
+            raise InputError(f"there is no option {unknown!r}", expected=", ".join(OPTIONS), got=unknown)
         self._model, self._options = model, dict(options)
-        stored = {tensor.name for tensor in model.graph.initializer}
-        self.inputs = tuple(value.name for value in model.graph.input if value.name not in stored)
-        self.outputs = tuple(value.name for value in model.graph.output)
+        graph = read(model).model.graph
+        stored = {tensor.name for tensor in graph.initializer}
+        names = [value.name for value in graph.input]
+        self.inputs = tuple(name for name in names if name not in stored)
+        self.constants = tuple(name for name in names if name in stored)
+        """Inputs of the graph that have a default: constants here, which a run cannot replace."""
+        self.outputs = tuple(value.name for value in graph.output)
         self.fixed: tuple[str, ...] = ()
         self._executables: dict[tuple[object, ...], Executable] = {}
         try:
@@ -72,29 +86,49 @@ class Prepared(BackendRep):  # type: ignore[misc]
         else:
             values = inputs if isinstance(inputs, (list, tuple)) else [inputs]
             if len(values) > len(self.inputs):
-                raise InputError("too many inputs", expected=", ".join(self.inputs) or "none", got=len(values))
+                raise InputError(
+                    "too many inputs",
+                    expected=", ".join(self.inputs) or "none",
+                    got=len(values),
+                    hint=self._about_constants(),
+                )
             given = dict(zip(self.inputs, values))
+        for name in self.constants:
+            if name in given:
+                raise InputError(
+                    f"{name!r} is no input",
+                    expected=", ".join(self.inputs) or "none",
+                    got=name,
+                    hint=self._about_constants(),
+                )
         missing = [name for name in self.inputs if name not in given]
         if missing:
             raise InputError("inputs are missing", expected=", ".join(self.inputs), got=", ".join(given) or "none")
-        return {name: np.asarray(value) for name, value in given.items()}
+        return {name: as_array(f"input {name!r}", value) for name, value in given.items()}
+
+    def _about_constants(self) -> str:
+        names = ", ".join(self.constants)
+        return names and f"{names}: a constant, as the model has an initializer for it; remove that to pass a value"
 
 
 class RelumeBackend(Backend):  # type: ignore[misc]
     """Compiles models for the processor of this machine. Options of its methods go to `relume.compile`."""
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
-        """Loads and compiles a model.
+    def prepare(cls, model: str | Path | bytes | onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+        """Loads and compiles a model: a message, an ONNX file or its bytes.
 
-        Raises `UnsupportedError` for another device, and what `relume.load` and `relume.compile` raise.
+        Raises `UnsupportedError` for another device, `InputError` for an option that does not exist, and what
+        `relume.load` and `relume.compile` raise.
         """
         if not cls.supports_device(device):
             raise UnsupportedError(f"there is no device {device!r}", expected="CPU", got=device)
         return Prepared(model, kwargs)
 
     @classmethod
-    def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+    def run_model(
+        cls, model: str | Path | bytes | onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[Any, ...]:
         """Compiles a model and runs it once."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 
@@ -109,8 +143,11 @@ class RelumeBackend(Backend):  # type: ignore[misc]
     ) -> tuple[Any, ...]:
         """Compiles and runs a model of one node. `opset_version` is the version of its domain (default: the newest)."""
         version = kwargs.pop("opset_version", None)
-        arrays = [np.asarray(value) for value in (inputs if isinstance(inputs, (list, tuple)) else [inputs])]
+        if version is not None and as_extent("opset_version", version) == 0:
+            raise InputError("opset_version counts from 1", expected="at least 1", got=version)
         names = list(dict.fromkeys(name for name in node.input if name))
+        values = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        arrays = [as_array(f"input {index} of {node.op_type}", value) for index, value in enumerate(values)]
         if len(names) != len(arrays):
             raise InputError(f"{node.op_type} has other inputs", expected=", ".join(names), got=len(arrays))
         infos = [
@@ -129,11 +166,11 @@ class RelumeBackend(Backend):  # type: ignore[misc]
         return device == "CPU"
 
     @classmethod
-    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether the model can be compiled, as far as that shows before its inputs are seen."""
+    def is_compatible(cls, model: str | Path | bytes | onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        """Whether the model is well formed and can be compiled, as far as that shows before its inputs are seen."""
         try:
             cls.prepare(model, device, **kwargs)
-        except UnsupportedError:
+        except (ModelError, UnsupportedError):
             return False
         return True
 

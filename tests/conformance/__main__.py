@@ -14,16 +14,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import suite
 
 
+def part_of(text: str) -> tuple[int, int]:
+    """I/N as two numbers. Raises `ArgumentTypeError`."""
+    first, _, count = text.partition("/")
+    if not (first.isdecimal() and count.isdecimal() and int(first) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I from 0 to N - 1")
+    return int(first), int(count)
+
+
 def main() -> int:
-    """Prints the table. Gives 1 where a case is wrong or fails without being refused."""
+    """Prints the table. Gives 1 where a case is wrong or fails without being refused, 2 where there is no case."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("--stages", default="1", help="which stages, separated by commas (1)")
     parser.add_argument("--match", default="", help="only cases whose names contain this")
     parser.add_argument("--symbolic", action="store_true", help="turn every extent of the inputs into a symbol")
     parser.add_argument("--json", action="store_true", help="print the outcome of each case as JSON")
-    parser.add_argument("--part", default="0/1", help="only every Nth case: I/N (0/1)")
+    parser.add_argument("--part", type=part_of, default=(0, 1), metavar="I/N", help="only every Nth case: I/N (0/1)")
     given = parser.parse_args()
-    part, parts = map(int, given.part.split("/"))
+    part, parts = given.part
     outcomes: dict[str, suite.Outcome] = {}
     begin = time.perf_counter()
     chosen = [
@@ -33,6 +41,9 @@ def main() -> int:
         if given.symbolic and not case.is_base:
             continue
         outcomes[case.name] = suite.run(suite.with_symbols(case) if given.symbolic else case, threads=1)
+    if not outcomes:
+        print("no case matches --stages, --match, --symbolic and --part", file=sys.stderr)
+        return 2
     if given.json:
         print(json.dumps({name: [one.kind, one.reason] for name, one in outcomes.items()}, indent=1))
         return 0

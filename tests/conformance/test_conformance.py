@@ -6,6 +6,10 @@ that gives something wrong, or fails in another way, fails here.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import light
 import numpy as np
 import onnxruntime
@@ -39,6 +43,23 @@ def _check(names: list[str], symbolic: bool, missing: frozenset[str]) -> None:
 def test_the_suite_is_whole() -> None:
     assert len(STAGE_1) == 1101 and set(STAGE_1) <= suite.cases().keys()
     assert len(MISSING) <= 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--part", "x"], "'x' is not I/N"),
+        (["--part", "2/2"], "'2/2' is not I/N"),
+        (["--part", "0/0"], "'0/0' is not I/N"),
+        (["--match", "nosuch"], "no case matches"),
+        (["--stages", "7"], "no case matches"),
+    ],
+)
+def test_the_command_says_when_there_is_nothing_to_run(arguments: list[str], says: str) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.conformance", *arguments]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and says in done.stderr and not done.stdout
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

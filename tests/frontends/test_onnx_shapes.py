@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx_cases import assert_agrees, make, op_names, run, value
 
+import relume
 from relume.base import dims
-from relume.base.errors import ModelError, UnsupportedError
+from relume.base.errors import InputError, ModelError, UnsupportedError
 from relume.frontends.onnx import load
 from relume.frontends.onnx.shapes import is_equal, is_less, truncated_quotient
 from relume.frontends.onnx.translate.movement import _bound
@@ -250,3 +251,29 @@ def test_an_impossible_shape_is_refused_with_the_nodes_around() -> None:
         "r7: v8 = Relu(v7)",
     ):
         assert part in message
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool", "Conv"])
+@pytest.mark.parametrize("extent", range(5))
+def test_as_many_windows_stand_on_a_known_extent_as_on_a_symbolic_one(op: str, extent: int) -> None:
+    """Also where none fits: none then, as long as the number that ONNX defines is not negative."""
+    x = np.ones((1, 1, extent, 2), np.float32)
+    for size, stride, ceil in ((4, 1, 0), (3, 3, 1), (3, 3, 0), (5, 2, 1), (5, 2, 0)):
+        if op == "Conv" and ceil:
+            continue
+        count = (-((size - extent) // stride) if ceil else (extent - size) // stride) + 1
+        if ceil:
+            count = min(count, -(-extent // stride))
+        more = {} if op == "Conv" else {"ceil_mode": ceil}
+        inputs, held = (["x", "w"], {"w": np.ones((1, 1, size, 1), np.float32)}) if op == "Conv" else (["x"], {})
+        nodes = [node(op, inputs, ["y"], kernel_shape=[size, 1], strides=[stride, 1], **more)]
+        results = []
+        for dims_of_x in ([1, 1, extent, 2], [1, 1, "H", 2]):
+            model = make(nodes, [value("x", dims_of_x)], ["y"], held, opset=22)
+            if count < 0:
+                with pytest.raises((ModelError, InputError)):
+                    relume.compile(relume.load(model), threads=1)(x)
+            else:
+                results.append(relume.compile(relume.load(model), threads=1)(x))
+                assert results[-1].shape == (1, 1, count, 2)
+        assert all(np.array_equal(y, results[0], equal_nan=True) for y in results)

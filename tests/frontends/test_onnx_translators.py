@@ -412,6 +412,20 @@ RESIZE = [
         )
         for policy in ("not_larger", "not_smaller")
     ),
+    *(
+        case(
+            "Resize",
+            f32(1, 1, 5, 5),
+            mode=mode,
+            coordinate_transformation_mode="tf_crop_and_resize",
+            keep_aspect_ratio_policy=policy,
+            axes=[2, 3],
+            opset=18,
+            constants={1: np.array([0.2, 0.1, 0.9, 0.7], np.float32), 2: np.zeros(0, np.float32), 3: i64(6, 7)},
+        )
+        for policy in ("not_larger", "not_smaller")
+        for mode in ("nearest", "linear")
+    ),
     case(
         "Resize",
         f32(1, 1, 4, 5),

@@ -46,18 +46,23 @@ class Geometry:
         )
 
     def extents(self, data: Sequence[Dim]) -> tuple[Dim, ...]:
-        """How many windows stand along each axis of `data`. Raises `InferError` where not even one fits."""
+        """How many windows stand along each axis of `data`: (span - reach) / stride + 1, rounded as `ceil` says.
+
+        That is 0 where a window lacks up to a stride of elements. Raises `InferError` where the number is negative, as
+        a run does (`InputError`) where the extents are symbolic.
+        """
         return tuple(self._extent(axis, dim) for axis, dim in enumerate(data))
 
     def _extent(self, axis: int, dim: Dim) -> Dim:
         reach = (self.window[axis] - 1) * self.dilations[axis] + 1
         padded = dim + self.before[axis] + self.after[axis]
         span, stride = padded - reach, self.strides[axis]
-        if isinstance(span, int) and span < 0:
+        count = dims.floordiv(span, stride) + 1
+        if self.ceil:
+            count = dims.minimum(dims.ceildiv(span, stride) + 1, dims.ceildiv(dim + self.before[axis], stride))
+        if isinstance(count, int) and count < 0:
             raise InferError(f"the window does not fit along spatial axis {axis}", f"at most {padded}", reach)
-        if not self.ceil:
-            return dims.floordiv(span, stride) + 1
-        return dims.minimum(dims.ceildiv(span, stride) + 1, dims.ceildiv(dim + self.before[axis], stride))
+        return count
 
     def windows(self, x: np.ndarray, fill: float | int, axis: int = 2) -> np.ndarray:
         """A read-only view of all windows on the axes of `x` from `axis` on.
@@ -221,7 +226,10 @@ def _samples() -> list[Sample]:
         Sample((("f32", (2, 3, 6, 7, 16)),), _pool((3, 3), (2, 2), (1, 1, 1, 1), blocked=True)),
         Sample((("f32", (1, 1, 5, 5, 16)),), _pool((2, 2), (2, 2), blocked=True, ceil=True)),
         Sample((("f64", (1, 1, 4, 4)),), _pool((2, 2))),
-        Sample(image, _pool((8, 2)), error="does not fit"),
+        Sample(image, _pool((8, 2))),
+        Sample((("f32", (1, 2, 2, 3)),), _pool((3, 2), (3, 2), ceil=True)),
+        Sample((("f32", (1, 2, 3, 4, 16)),), _pool((4, 2), blocked=True)),
+        Sample(image, _pool((9, 2)), error="does not fit"),
         Sample(image, _pool((2,)), error="entries"),
         Sample(image, _pool((2, 2), (0, 1)), error="out of range"),
         Sample(image, _pool((2, 2), pads=(-1, 0, 0, 0)), error="out of range"),

@@ -24,8 +24,17 @@ from relume.frontends.onnx.structure import GraphDef, NodeDef
 from relume.graph.opdef import InferError
 from relume.graph.types import Attr, Graph, Type, Value
 
-Results = Value | tuple[Value | None, ...]
-"""None: an output that is not translated. A node that uses it is reported as unsupported."""
+
+class NotTranslated(Exception):
+    """The node, or one output of it, is legal, but there is no translation for it: `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+Results = Value | tuple[Value | NotTranslated | None, ...]
+"""None, or `NotTranslated` to say why: an output without a translation. The node is reported where it is used."""
 Translator = Callable[["Call"], Results]
 Operand = Value | int | float
 """A Python number becomes a constant of the element type of the last operand that is a value."""
@@ -47,14 +56,6 @@ def translates(*operators: str, versions: Sequence[int], domain: str = "") -> Ca
         return translator
 
     return register
-
-
-class NotTranslated(Exception):
-    """The node is legal, but there is no translation for it: `reason` says why."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Emitter(Protocol):

@@ -33,6 +33,7 @@ from relume.graph import sites
 from relume.graph.builder import Builder
 from relume.graph.opdef import InferError, OpDef
 from relume.graph.types import Constant, Function, Graph, Module, Tensor, Type, Value
+from relume.runtime.arguments import as_array
 
 
 class _Reported(Exception):
@@ -172,15 +173,19 @@ class Importer:
             self._define(node, results if isinstance(results, tuple) else (results,), frame)
 
     def _define(
-        self, node: NodeDef, results: Sequence[Value | Missing | None], frame: Frame, absent: Missing | None = None
+        self,
+        node: NodeDef,
+        results: Sequence[Value | Missing | NotTranslated | None],
+        frame: Frame,
+        absent: Missing | None = None,
     ) -> None:
         """Binds the outputs. One without a result is `Missing`, which is reported only where it is used."""
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
             value = results[index] if index < len(results) else None
-            if value is None:
-                reason = f"its output {index} ({name!r}) is used"
+            if value is None or isinstance(value, NotTranslated):
+                reason = f"its output {index} ({name!r}) is used" + (f": {value.reason}" if value else "")
                 value = absent or Missing((frame.place(node.name), node.title, reason))
             elif isinstance(value, Value):
                 self._check_declared(name, value, node, frame)
@@ -434,7 +439,7 @@ class Importer:
 
 def _fixed(entry: Declared, array: np.ndarray) -> Constant:
     """The constant that stands for an input. Raises `InputError` where the array does not fit the declaration."""
-    data, dims = np.asarray(array), entry.dims or ()
+    data, dims = as_array(f"the value for the input {entry.name!r}", array), entry.dims or ()
     fits = data.ndim == len(dims) and all(
         not isinstance(dim, int) or dim == extent for dim, extent in zip(dims, data.shape)
     )

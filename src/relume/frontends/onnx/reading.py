@@ -26,11 +26,11 @@ class Raw:
 def read(source: Source) -> Raw:
     """Parses `source`: a path, the bytes of a file, or a message (which is not changed).
 
-    Raises `InputError` where there is no such file, `ModelError` where the bytes are not an ONNX model, `LimitError`
+    Raises `InputError` where there is no such file, `ModelError` where it is not an ONNX model, `LimitError`
     where messages are nested deeper than protobuf allows.
     """
     if isinstance(source, onnx.ModelProto):
-        return Raw(source, "model", None)
+        return Raw(_with_graph(source, "model", "a message"), "model", None)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return Raw(_parse(bytes(source), "model"), "model", None)
     if not isinstance(source, (str, Path)):
@@ -62,11 +62,15 @@ def _parse(data: bytes, file: str) -> onnx.ModelProto:
             got=f"{len(data)} bytes: {error}",
             hint="check that the file is a complete .onnx model (not a Git LFS pointer, an archive or a half download)",
         ) from error
+    return _with_graph(model, file, f"{len(data)} bytes")
+
+
+def _with_graph(model: onnx.ModelProto, file: str, size: str) -> onnx.ModelProto:
     if not model.HasField("graph"):
         raise ModelError(
             "this is not an ONNX model: it holds no graph",
             where=file,
-            got=f"{len(data)} bytes without a graph",
+            got=f"{size} without a graph",
             hint="check that the file is a complete .onnx model",
         )
     return model

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from relume.frontends.onnx.calls import Call, translates
+from relume.frontends.onnx.calls import Call, NotTranslated, Results, translates
 from relume.frontends.onnx.translate.convolution import Windows, pads_or_padded, windows
 from relume.graph.types import Value
 
 
 @translates("MaxPool", versions=(1, 8, 10, 11, 12, 22))
-def max_pool(call: Call) -> tuple[Value | None, ...]:
+def max_pool(call: Call) -> Results:
     """The largest elements and, where wanted, their places in x: not where padding is symbolic, and so data."""
     x = call.input(0)
     frame = windows(call, x, call.integers("kernel_shape", ()))
     lowest = float("-inf") if x.dtype.is_float else float(_minimum(x))
     data, pads = pads_or_padded(call, x, frame, lowest)
     y = _pool(call, "max_pool", data, frame, pads)
-    if not any(call.node.outputs[1:]) or not frame.is_static:
-        return (y,)
+    if not any(call.node.outputs[1:]):
+        return y
+    if not frame.is_static:
+        return y, NotTranslated("the padding depends on symbolic extents, and has no places in x")
     return y, _pool(call, "argmax_pool", x, frame, pads, column_major=bool(call.integer("storage_order")))
 
 

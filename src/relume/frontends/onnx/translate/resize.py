@@ -7,7 +7,7 @@ itself, in f64, from counted positions: so extents may be symbolic, and where th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -268,7 +268,7 @@ def _targets(call: Call, x: Value, crops: bool) -> dict[int, _Axis]:
         call.wrong("Resize needs one size for each axis", len(axes), len(wanted))
     policy = call.attr("keep_aspect_ratio_policy", str) if call.has("keep_aspect_ratio_policy") else "stretch"
     if policy != "stretch":
-        return _in_proportion(call, x, axes, wanted, policy)
+        return _in_proportion(call, x, axes, wanted, parts, policy)
     real = _Reals(call)
     return {
         axis: _Axis(x.dims[axis], size, real("div", real.of(size), real.of(x.dims[axis])), *part)
@@ -277,7 +277,12 @@ def _targets(call: Call, x: Value, crops: bool) -> dict[int, _Axis]:
 
 
 def _in_proportion(
-    call: Call, x: Value, axes: tuple[int, ...], wanted: tuple[Dim, ...], policy: str
+    call: Call,
+    x: Value,
+    axes: tuple[int, ...],
+    wanted: tuple[Dim, ...],
+    parts: Sequence[tuple[Operand, Operand]],
+    policy: str,
 ) -> dict[int, _Axis]:
     """One scale for all axes: the largest that fits into the sizes, or the smallest that covers them."""
     if policy not in ("not_larger", "not_smaller"):
@@ -288,14 +293,14 @@ def _in_proportion(
     for other in others:
         scale = real("max" if larger else "min", scale, other)
     out: dict[int, _Axis] = {}
-    for axis in axes:
+    for axis, part in zip(axes, parts):
         # scale * extent, rounded half up, exactly: that of the one scale is the least (largest) of all.
         extent, *rest = (
             dims.floordiv(2 * size * x.dims[axis] + x.dims[of], 2 * x.dims[of]) for of, size in zip(axes, wanted)
         )
         for dim in rest:
             extent = dims.maximum(extent, dim) if larger else dims.minimum(extent, dim)
-        out[axis] = _Axis(x.dims[axis], extent, scale)
+        out[axis] = _Axis(x.dims[axis], extent, scale, *part)
     return out
 
 
