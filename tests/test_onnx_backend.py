@@ -143,6 +143,10 @@ def test_inputs_that_are_no_arrays_are_refused() -> None:
     ragged = [[1.0], [1.0, 2.0]]
     with pytest.raises(InputError, match="input 1 of Add is no array"):
         onnx_backend.run_node(ADD.graph.node[0], [X, ragged])
+    with pytest.raises(InputError, match="input 'b' has no element type of ONNX"):
+        onnx_backend.run_node(ADD.graph.node[0], [X, np.array(["2020-01-01"], "datetime64[s]")])
+    with pytest.raises(InputError, match="no node to run"):
+        onnx_backend.run_node(3, [X])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="input 'b' is no array"):
         onnx_backend.run_model(ADD, [X, ragged])
 

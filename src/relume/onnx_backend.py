@@ -142,6 +142,8 @@ class RelumeBackend(Backend):  # type: ignore[misc]
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         """Compiles and runs a model of one node. `opset_version` is the version of its domain (default: the newest)."""
+        if not isinstance(node, onnx.NodeProto):
+            raise InputError("there is no node to run", expected="an onnx.NodeProto", got=type(node).__name__)
         version = kwargs.pop("opset_version", None)
         if version is not None and as_extent("opset_version", version) == 0:
             raise InputError("opset_version counts from 1", expected="at least 1", got=version)
@@ -150,10 +152,7 @@ class RelumeBackend(Backend):  # type: ignore[misc]
         arrays = [as_array(f"input {index} of {node.op_type}", value) for index, value in enumerate(values)]
         if len(names) != len(arrays):
             raise InputError(f"{node.op_type} has other inputs", expected=", ".join(names), got=len(arrays))
-        infos = [
-            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            for name, array in zip(names, arrays)
-        ]
+        infos = [_declared(name, array) for name, array in zip(names, arrays)]
         results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = onnx.helper.make_graph([node], "node", infos, results)
         newest = onnx.defs.onnx_opset_version() if not node.domain else 1
@@ -173,6 +172,14 @@ class RelumeBackend(Backend):  # type: ignore[misc]
         except (ModelError, UnsupportedError):
             return False
         return True
+
+
+def _declared(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    try:
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    except ValueError:
+        raise InputError(f"input {name!r} has no element type of ONNX", got=array.dtype) from None
+    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 
 
 prepare = RelumeBackend.prepare

@@ -183,7 +183,10 @@ def geometries(draw: st.DrawFn) -> tuple[list[int], dict[str, Attr]]:
 
 
 def positions(data: list[int], attrs: dict[str, Attr], ceil: bool) -> list[list[list[int]]] | None:
-    """For each axis, for each window, the coordinates under it; None where no window fits. By the definition."""
+    """For each axis, for each window, the coordinates under it. By the definition.
+
+    None where a window is too long: by more than a stride, with ceil by two strides or more.
+    """
     out = []
     rank = len(data)
     for axis, size in enumerate(data):
@@ -192,7 +195,8 @@ def positions(data: list[int], attrs: dict[str, Attr], ceil: bool) -> list[list[
             attrs["dilations"][axis],
         )  # fmt: skip
         reach = (window - 1) * dilation + 1
-        if reach > size + before + after:
+        lacking = reach - (size + before + after)
+        if lacking > stride and not (ceil and lacking < 2 * stride):
             return None
         starts = []
         start = -before
@@ -201,7 +205,7 @@ def positions(data: list[int], attrs: dict[str, Attr], ceil: bool) -> list[list[
             start += stride
         if ceil:
             # One more may reach past the end where something is left; all must start before the end of the data.
-            left = starts[-1] + reach < size + after
+            left = starts[-1] + reach < size + after if starts else lacking < stride
             starts = [at for at in (*starts, *([start] if left else [])) if at < size]
         out.append([[start + tap * dilation for tap in range(window)] for start in starts])
     return out
