@@ -142,11 +142,11 @@ def test_scan_of_opset_8_is_unsupported_and_never_converted() -> None:
 
 def test_all_unsupported_nodes_are_in_one_error() -> None:
     nodes = [
-        node("Einsum", ["x"], ["a"], equation="ij->ij", name="e"),
+        node("Det", ["x"], ["a"], name="e"),
         node("Relu", ["a"], ["b"], name="fine"),
         node("Unique", ["b"], ["c"], name="t"),
         node("NonZero", ["x"], ["n"]),
-        node("Einsum", ["n"], ["unused"], equation="ij->ij", name="dead"),
+        node("Det", ["n"], ["unused"], name="dead"),
     ]
     with pytest.raises(UnsupportedError) as caught:
         load(make(nodes, [value("x", [2, 3])], ["c", "n"]))

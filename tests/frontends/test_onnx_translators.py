@@ -347,6 +347,7 @@ INDEX = [
     case("TopK", ints(8, 3), constants={1: i64(2)}, outputs=2, axis=0, largest=0),
     case("EyeLike", f32(3, 4)),
     case("EyeLike", f32(3, 4), k=-1, dtype=7),
+    case("NegativeLogLikelihoodLoss", f32(2, 3), i64(0, 2)),
     case("OneHot", i64(0, 2, -1, 7), constants={1: i64(3), 2: np.array([0.5, 2], np.float32)}),
     case("OneHot", i64(0, 2), constants={1: i64(3), 2: np.array([0, 1], np.float32)}, axis=0),
 ]

@@ -23,6 +23,7 @@ from relume.frontends.onnx.shapes import Content, Contents, is_numeric
 from relume.frontends.onnx.structure import GraphDef, NodeDef
 from relume.graph.opdef import InferError
 from relume.graph.types import Attr, Graph, Type, Value
+from relume.ops.inference import want_broadcast_to
 
 Results = Value | tuple[Value | None, ...]
 """None: an output that is not translated. A node that uses it is reported as unsupported."""
@@ -210,6 +211,13 @@ class Call:
         shape: list[Dim] = [1] * rank
         shape[axis] = extent
         return self.apply("iota", dims=tuple(shape), axis=axis, dtype=i64)
+
+    def fitted(self, name: str, x: Value, dims: Sequence[Dim]) -> Value:
+        """x, which must be repeatable to `dims` (unidirectional broadcasting). Where the extents do not decide that, x
+        is repeated by an op of its own, so that the requirement is checked once they do."""
+        want_broadcast_to(name, x.dims, dims)
+        decided = all(dim in (1, wanted) for dim, wanted in zip(reversed(x.dims), reversed(dims)))
+        return x if decided else self.apply("broadcast", x, dims=tuple(dims))
 
     def value_of(self, content: Content, dtype: DType) -> Value:
         """A value with these elements: a constant where all are numbers, else made of `extents`."""

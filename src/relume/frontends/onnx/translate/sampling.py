@@ -9,6 +9,7 @@ from itertools import product
 from relume.base import dims, dtypes
 from relume.base.dims import Dim
 from relume.frontends.onnx.calls import Call, translates
+from relume.frontends.onnx.translate.index import from_front
 from relume.frontends.onnx.translate.movement import cut, padded
 from relume.frontends.onnx.translate.resize import cubic
 from relume.graph.types import Value
@@ -146,7 +147,8 @@ def roi_align(call: Call) -> Value:
     rows, columns = axes
     data = call.transpose(x, (0, 2, 3, 1))
     shape = (count, rows.samples, columns.samples)
-    image = call.apply("broadcast", call.reshape(call.cast(batch, dtypes.i64), (count, 1, 1)), dims=shape)
+    batch = from_front(call, call.cast(batch, dtypes.i64), x.dims[0])
+    image = call.apply("broadcast", call.reshape(batch, (count, 1, 1)), dims=shape)
     parts = []
     for (row, tall), (column, wide) in product(rows.taps, columns.taps):
         down = call.apply("broadcast", call.reshape(row, (count, rows.samples, 1)), dims=shape)
