@@ -153,7 +153,7 @@ def test_a_carried_value_that_grows_is_unsupported() -> None:
 
 def test_what_is_unsupported_inside_is_listed_with_its_path() -> None:
     model = if_model(
-        branch("then", [node("Einsum", ["x"], ["a"], equation="i->i", name="e")], "a"),
+        branch("then", [node("Det", ["x"], ["a"], name="e")], "a"),
         branch("else", [node("Unique", ["x"], ["b"], name="t")], "b"),
     )
     with pytest.raises(UnsupportedError) as caught:

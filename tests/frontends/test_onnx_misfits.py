@@ -154,6 +154,35 @@ def test_group_normalization_scales_groups_before_opset_21_and_channels_since(
     )
 
 
+@pytest.mark.parametrize("shape", [(3, 2, 3), (1, 2, 3), (2, 3, 4), (2, 3, 2), (2, 6)])
+def test_theta_of_affine_grid_has_a_matrix_for_each_image(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError):
+        load(one_node("AffineGrid", [f32(*shape)], {1: i64(2, 1, 3, 4)}, opset=20)[0])
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 3), (1, 2, 3), (2, 3, 4), (2, 3, 2)])
+def test_symbolic_extents_of_theta_are_required(shape: tuple[int, ...]) -> None:
+    nodes = [helper.make_node("AffineGrid", ["t", "s"], ["y"])]
+    model = make(nodes, [value("t", ["n", "r", "c"])], ["y"], {"s": i64(2, 1, 3, 4)}, opset=20)
+    with pytest.raises(InputError, match="do not go together"):
+        relume.compile(load(model))(f32(*shape))
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("size", [(2, 1, 3, 4), (2, 5, 2, 3, 4)])
+def test_affine_grid(size: tuple[int, ...], corners: int, symbolic: bool) -> None:
+    count = len(size) - 2
+    theta = f32(2, count, count + 1)
+    assert_agrees(*one_node("AffineGrid", [theta], {1: i64(*size)}, opset=20, symbolic=symbolic, align_corners=corners))
+
+
+def test_the_only_place_of_an_aligned_extent_of_one_is_the_first() -> None:
+    theta = np.eye(2, 3, dtype=np.float32)[None]
+    model, feeds = one_node("AffineGrid", [theta], {1: i64(1, 1, 3, 1)}, opset=20, align_corners=1)
+    np.testing.assert_array_equal(run(load(model), feeds)[0].reshape(3, 2), [[-1, -1], [-1, 0], [-1, 1]])
+
+
 @pytest.mark.parametrize(("op", "opset"), [("Scatter", 11), ("Upsample", 10)])
 def test_an_operator_that_was_taken_out_is_not_there(op: str, opset: int) -> None:
     with pytest.raises(ModelError, match=f"has no operator {op}"):

@@ -212,6 +212,14 @@ class Call:
         shape[axis] = extent
         return self.apply("iota", dims=tuple(shape), axis=axis, dtype=i64)
 
+    def shaped(self, x: Value, dims: Sequence[Dim]) -> Value:
+        """x, whose axes must have these extents. One axis at a time: one `reshape` would accept [3,2] for [2,3]."""
+        if len(x.dims) != len(dims):
+            self.wrong("the rank does not fit", f"rank {len(dims)}", x.type)
+        for axis in range(len(dims)):
+            x = self.reshape(x, (*dims[: axis + 1], *x.dims[axis + 1 :]))
+        return x
+
     def fitted(self, name: str, x: Value, dims: Sequence[Dim]) -> Value:
         """x, which must be repeatable to `dims` (unidirectional broadcasting). Where the extents do not decide that, x
         is repeated by an op of its own, so that the requirement is checked once they do."""

@@ -18,8 +18,7 @@ def negative_log_likelihood(call: Call) -> Value:
     if rank < 2 or target.tensor.rank != rank - 1:
         call.wrong("the ranks of the loss do not fit", "scores [N,C,*S] and classes [N,*S]", f"{x.type}, {target.type}")
     classes, shape = x.dims[1], (x.dims[0], *x.dims[2:])
-    for axis in range(rank - 1):  # One at a time: together, a reshape would accept [3,2] for [2,3].
-        target = call.reshape(target, (*shape[: axis + 1], *target.dims[axis + 1 :]))
+    target = call.shaped(target, shape)
     ignored = None
     place = from_front(call, target, classes)
     if call.has("ignore_index"):
