@@ -255,7 +255,7 @@ NORMALIZATION = [
     case("LayerNormalization", f32(2, 3, 4), f32(4), f32(4)),
     case("LayerNormalization", f32(2, 3, 4), f32(3, 4), axis=1, epsilon=1e-3),
     case("LayerNormalization", f32(2, 3, 4), f32(4), f32(4), outputs=3),
-    case("GroupNormalization", f32(2, 4, 3, 5), f32(4), f32(4), num_groups=2, opset=21, symbolic=False),
+    case("GroupNormalization", f32(2, 4, 3, 5), f32(4), f32(4), num_groups=2, opset=21),
     case("MeanVarianceNormalization", f32(2, 3, 4, 5)),
     case("LpNormalization", f32(3, 4), axis=0, p=1),
     case("LpNormalization", f32(3, 4)),
@@ -351,6 +351,8 @@ INDEX = [
     case("TopK", ints(8, 3), constants={1: i64(2)}, outputs=2, axis=0, largest=0),
     case("EyeLike", f32(3, 4)),
     case("EyeLike", f32(3, 4), k=-1, dtype=7),
+    case("AffineGrid", f32(2, 2, 3), constants={1: i64(2, 1, 3, 4)}, opset=20),
+    case("NegativeLogLikelihoodLoss", f32(2, 3), i64(0, 2)),
     case("OneHot", i64(0, 2, -1, 7), constants={1: i64(3), 2: np.array([0.5, 2], np.float32)}),
     case("OneHot", i64(0, 2), constants={1: i64(3), 2: np.array([0, 1], np.float32)}, axis=0),
 ]

@@ -23,6 +23,7 @@ from relume.frontends.onnx.shapes import Content, Contents, is_numeric
 from relume.frontends.onnx.structure import GraphDef, NodeDef
 from relume.graph.opdef import InferError
 from relume.graph.types import Attr, Graph, Type, Value
+from relume.ops.inference import want_broadcast_to
 
 
 class NotTranslated(Exception):
@@ -211,6 +212,21 @@ class Call:
         shape: list[Dim] = [1] * rank
         shape[axis] = extent
         return self.apply("iota", dims=tuple(shape), axis=axis, dtype=i64)
+
+    def shaped(self, x: Value, dims: Sequence[Dim]) -> Value:
+        """x, whose axes must have these extents. One axis at a time: one `reshape` would accept [3,2] for [2,3]."""
+        if len(x.dims) != len(dims):
+            self.wrong("the rank does not fit", f"rank {len(dims)}", x.type)
+        for axis in range(len(dims)):
+            x = self.reshape(x, (*dims[: axis + 1], *x.dims[axis + 1 :]))
+        return x
+
+    def fitted(self, name: str, x: Value, dims: Sequence[Dim]) -> Value:
+        """x, which must be repeatable to `dims` (unidirectional broadcasting). Where the extents do not decide that, x
+        is repeated by an op of its own, so that the requirement is checked once they do."""
+        want_broadcast_to(name, x.dims, dims)
+        decided = all(dim in (1, wanted) for dim, wanted in zip(reversed(x.dims), reversed(dims)))
+        return x if decided else self.apply("broadcast", x, dims=tuple(dims))
 
     def value_of(self, content: Content, dtype: DType) -> Value:
         """A value with these elements: a constant where all are numbers, else made of `extents`."""

@@ -20,12 +20,24 @@ KIND_NAMES = {number: name for name, number in AttributeProto.AttributeType.item
 
 @cache
 def find(domain: str, op: str, opset: int) -> OpSchema | None:
-    """The schema that opset `opset` of `domain` means by `op`; None where `onnx` has none or it is deprecated."""
+    """The schema that opset `opset` of `domain` means by `op`; None where `onnx` has none or it is deprecated.
+
+    An operator is taken out by a schema of its own (Scatter 11). Where its *first* schema has the mark
+    (GroupNormalization 18), it was a later one that replaced it: until then it is an operator.
+    """
     try:
         schema = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
         return None
-    return None if schema.deprecated else schema
+    return None if schema.deprecated and _existed_before(schema) else schema
+
+
+def _existed_before(schema: OpSchema) -> bool:
+    try:
+        defs.get_schema(schema.name, schema.since_version - 1, schema.domain)
+    except defs.SchemaError:
+        return False
+    return True
 
 
 @cache

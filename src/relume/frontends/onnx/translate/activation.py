@@ -1,4 +1,4 @@
-"""Activation functions. Those whose schema has a body of plain operators (Celu, ThresholdedRelu ...) go through it."""
+"""Activation functions. Those whose schema has a body of plain operators (ThresholdedRelu ...) go through it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from relume.base import dims
 from relume.frontends.onnx.calls import Call, of_one_operand, translates
 from relume.graph.types import Value
-from relume.ops.inference import want_broadcast_to
 
 
 def _where_negative(call: Call, x: Value, negative: Value, other: Value) -> Value:
@@ -27,7 +26,7 @@ def prelu(call: Call) -> Value:
     if call.version < 7:
         channels = x.tensor.rank > 1 and slope.tensor.elements != 1
         slope = call.reshape(slope, (slope.tensor.elements, *(1,) * (x.tensor.rank - 2)) if channels else ())
-    want_broadcast_to("the slope", slope.dims, x.dims)
+    slope = call.fitted("the slope", slope, x.dims)
     return _where_negative(call, x, call.apply("mul", x, slope), x)
 
 
@@ -67,6 +66,12 @@ def _before_underflow(call: Call, x: Value, exponent: Value, y: Value) -> Value:
     return call.apply("select", call.apply("less", exponent, -80), tail, y)
 
 
+def _celu(call: Call, x: Value) -> Value:
+    """alpha * (e ** (x / alpha) - 1) below 0. The function of the schema makes a vector of a scalar."""
+    alpha = call.number("alpha")
+    return _where_negative(call, x, _scaled_exp(call, call.apply("div", x, alpha), alpha), x)
+
+
 def _swish(call: Call, x: Value) -> Value:
     """x * sigmoid(alpha * x)."""
     exponent = call.apply("mul", x, call.number("alpha"))
@@ -80,6 +85,7 @@ def _mish(call: Call, x: Value) -> Value:
 
 translates("Softplus", versions=(1, 22))(of_one_operand(_softplus))
 translates("Softsign", versions=(1, 22))(of_one_operand(_softsign))
+translates("Celu", versions=(12, 28))(of_one_operand(_celu))
 translates("Swish", versions=(24,))(of_one_operand(_swish))
 translates("Mish", versions=(18, 22))(of_one_operand(_mish))
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relume.base import dtypes
-from relume.base.dims import Expr
+from relume.base.dims import Dim, Expr
 from relume.frontends.onnx.calls import Call, translates
 from relume.frontends.onnx.translate.movement import cut
 from relume.graph.types import Value
 from relume.ops.inference import exceeds
+
+
+def from_front(call: Call, index: Value, extent: Dim) -> Value:
+    """An index that may not be negative, for ops to which a negative one counts from the end: it becomes `extent`,
+    which is out of range, and so an error of the run."""
+    behind = call.cast(call.reshape(call.extents([extent]), ()), index.dtype)
+    return call.apply("select", call.apply("less", index, 0), behind, index)
 
 
 @translates("Gather", versions=(1, 11, 13))
@@ -79,8 +86,11 @@ def gather_nd(call: Call) -> Value:
     count = indices.dims[-1] if indices.dims else 0
     if not isinstance(count, int):
         call.unsupported(f"the rank of its result depends on the symbolic extent {count}")
-    if count < 1 or batch < 0:
-        call.wrong("GatherND addresses one axis or more", "indices with a last extent of at least 1", indices.type)
+    if not 0 <= batch < min(x.tensor.rank, indices.tensor.rank):
+        call.wrong("GatherND.batch_dims is out of range", "fewer axes than the data and the indices have", batch)
+    if not 1 <= count <= x.tensor.rank - batch:  # Before a slice is made of each.
+        most = x.tensor.rank - batch
+        call.wrong("the indices address another number of axes", f"a last extent of 1 to {most}", indices.type)
     return call.apply("gather_nd", x, *_components(call, indices, count), batch=batch)
 
 
@@ -126,6 +136,7 @@ def reverse_sequence(call: Call) -> Value:
         call.wrong("the first two axes are time and batch", "time_axis and batch_axis 0 and 1", f"{time} and {batch}")
     swap = (batch, time, *range(2, x.tensor.rank))
     data = call.transpose(x, swap)
+    lengths = from_front(call, lengths, data.dims[1] + 1)
     place, length = call.iota(2, 1, data.dims[1]), call.reshape(lengths, (data.dims[0], 1))
     mirrored = call.apply("sub", call.apply("sub", length, 1), place)
     source = call.apply("select", call.apply("less", place, length), mirrored, place)
@@ -136,6 +147,9 @@ def reverse_sequence(call: Call) -> Value:
 def one_hot(call: Call) -> Value:
     """values[1] where the index along a new axis is the one given, else values[0]; negative ones count from the end."""
     indices, values = call.input(0), call.input(2)
+    if values.tensor.rank != 1:
+        call.wrong("the values of OneHot are a vector", "[2]", values.type)
+    values = call.reshape(values, (2,))
     depth = call.dims(call.input(1), "the depth")[0]
     if not isinstance(depth, Expr):
         if not 1 <= depth < 2**31:

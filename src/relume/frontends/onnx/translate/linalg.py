@@ -5,7 +5,6 @@ from __future__ import annotations
 from relume.base.dtypes import i32
 from relume.frontends.onnx.calls import Call, translates
 from relume.graph.types import Value
-from relume.ops.inference import want_broadcast_to
 
 
 @translates("MatMul", versions=(1, 9, 13))
@@ -41,7 +40,7 @@ def gemm(call: Call) -> Value:
         return y
     if call.version < 7 and not call.integer("broadcast") and c.tensor.rank != 2:
         call.wrong("C needs broadcast=1 to have another shape", y.type, c.type)
-    want_broadcast_to("C", c.dims, y.dims)
+    c = call.fitted("C", c, y.dims)
     beta = call.number("beta")
     return y if beta == 0 else call.apply("add", y, _scaled(call, c, beta))
 

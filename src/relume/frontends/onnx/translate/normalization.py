@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relume.base import dtypes
+from relume.base import dims, dtypes
 from relume.frontends.onnx.calls import Call, translates
 from relume.frontends.onnx.translate.movement import cut, padded
 from relume.graph.types import Value
@@ -52,6 +52,24 @@ def instance_normalization(call: Call) -> Value:
         call.wrong("InstanceNormalization needs spatial axes", "[N,C,..]", x.type)
     scale, bias = (call.reshape(v, (x.dims[1], *(1,) * len(spatial))) for v in (call.input(1), call.input(2)))
     return call.apply("layer_norm", x, scale, bias, axes=spatial, epsilon=call.number("epsilon"))
+
+
+@translates("GroupNormalization", versions=(18, 21))
+def group_normalization(call: Call) -> Value:
+    """Over the channels of a group and all spatial axes. Scale and bias go by groups (18), by channels (21)."""
+    x, groups = call.input(0), call.integer("num_groups")
+    if x.tensor.rank < 2 or groups < 1:
+        call.wrong("GroupNormalization needs channels and groups", "[N,C,..], 1 group or more", f"{x.type}, {groups}")
+    batch, channels, *spatial = x.dims
+    size = dims.floordiv(channels, groups)
+    grouped = call.reshape(x, (batch, groups, size, *spatial))  # Requires that the groups use up the channels.
+    own = (groups, size if call.version >= 21 else 1, *(1,) * len(spatial))
+    for index in (1, 2):
+        if call.input(index).tensor.rank != 1:
+            call.wrong("scale and bias are vectors", "rank 1", call.input(index).type)
+    scale, bias = (call.reshape(call.input(index), own) for index in (1, 2))
+    y = _normalized(call, grouped, scale, bias, tuple(range(2, grouped.tensor.rank)))
+    return call.reshape(y, x.dims)
 
 
 @translates("LayerNormalization", versions=(17,))

@@ -9,6 +9,7 @@ from itertools import product
 from relume.base import dims, dtypes
 from relume.base.dims import Dim
 from relume.frontends.onnx.calls import Call, translates
+from relume.frontends.onnx.translate.index import from_front
 from relume.frontends.onnx.translate.movement import cut, padded
 from relume.frontends.onnx.translate.resize import cubic
 from relume.graph.types import Value
@@ -115,6 +116,35 @@ class _Sampled:
         return call.apply("add", call.apply("select", even, rest, call.apply("sub", span, rest)), low)
 
 
+@translates("AffineGrid", versions=(20,))
+def affine_grid(call: Call) -> Value:
+    """The places [N, *S, len(S)] where theta [N, len(S), len(S) + 1] moves those of an image of the size [N, C, *S].
+
+    With `align_corners` the only place of an extent of 1 is -1, as the function of the schema has it for the depth
+    (and divides by 0 for the others).
+    """
+    extents = call.dims(call.input(1), "the size of the image")
+    if len(extents) not in (4, 5):
+        call.wrong("AffineGrid is for images and volumes", "a size of 4 or 5 extents", len(extents))
+    batch, _, *spatial = extents
+    count = len(spatial)
+    theta = call.shaped(call.input(0), (batch, count, count + 1))
+    moved = _precise(call, theta)
+    around = (1,) * count
+    y = call.reshape(_last(call, moved, count), (batch, *around, count))
+    for number, size in enumerate(spatial):
+        steps = call.cast(call.iota(count + 2, 1 + number, size), moved.dtype)
+        extent = call.cast(call.reshape(call.extents([size]), ()), moved.dtype)
+        double = call.apply("mul", steps, 2.0)
+        if call.integer("align_corners"):
+            share = call.apply("div", double, call.apply("max", call.apply("sub", extent, 1.0), 1.0))
+        else:
+            share = call.apply("div", call.apply("add", double, 1.0), extent)
+        column = call.reshape(_last(call, moved, count - 1 - number), (batch, *around, count))
+        y = call.apply("add", y, call.apply("mul", column, call.apply("sub", share, 1.0)))
+    return call.cast(y, theta.dtype)
+
+
 # --- RoiAlign -------------------------------------------------------------------------------------------------------
 
 
@@ -146,7 +176,8 @@ def roi_align(call: Call) -> Value:
     rows, columns = axes
     data = call.transpose(x, (0, 2, 3, 1))
     shape = (count, rows.samples, columns.samples)
-    image = call.apply("broadcast", call.reshape(call.cast(batch, dtypes.i64), (count, 1, 1)), dims=shape)
+    batch = from_front(call, call.cast(batch, dtypes.i64), x.dims[0])
+    image = call.apply("broadcast", call.reshape(batch, (count, 1, 1)), dims=shape)
     parts = []
     for (row, tall), (column, wide) in product(rows.taps, columns.taps):
         down = call.apply("broadcast", call.reshape(row, (count, rows.samples, 1)), dims=shape)
