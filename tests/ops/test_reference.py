@@ -147,7 +147,7 @@ def test_values_are_freed_after_their_last_use() -> None:
         ("%x : f32[N]", "slice(%x, starts=[0], stops=[4], steps=[1])", [f32(1, 2, 3)], "leaves axis 0"),
         ("%x : f32[N]", "pad(%x, pads=[N-3,0], value=0.0)", [f32(1)], "out of range"),
         ("%x : f32[1,1,N], %w : f32[1,1,M]", "conv(%x, %w, strides=[1], pads=[0,0], dilations=[1], groups=1)",
-         [np.ones((1, 1, 2), F32), np.ones((1, 1, 3), F32)], "does not fit"),
+         [np.ones((1, 1, 2), F32), np.ones((1, 1, 4), F32)], "does not fit"),
         ("%x : f32[N], %i : i64[M]", "gather(%x, %i, axis=0)", [f32(1, 2), np.array([2])], "index 2 is out of range"),
         ("%x : f32[N]", "argmax(%x, axis=0, keep=false)", [f32()], "empty axis"),
         ("%x : f32[N]", "reshape(%x, dims=[1,6//N])", [f32()], "divided by 0"),
