@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from relume.base import dims
 from relume.base.dims import Dim
-from relume.base.dtypes import i64
+from relume.base.dtypes import DType, i64
 from relume.base.errors import CompileError
 from relume.base.targets import Target
 from relume.kernels import elementwise
-from relume.kernels.ir import Int, Kernel, Reg, vector
+from relume.kernels.ir import Function, Int, Kernel, Reg, vector
 from relume.kernels.nest import fold
 from relume.kernels.reduce import Outputs, neutral
 from relume.program.types import ConstReader, KernelDef, KernelSpec
+
+
+def exceeds(f: Function, dtype: DType, value: Reg, best: Reg) -> Reg:
+    """Whether `value` comes before `best`, found earlier: larger, or the first NaN."""
+    if dtype.is_float:
+        return f.binary("and", f.fcompare("ugt", value, best), f.fcompare("ord", best, best))
+    return f.icompare("sgt" if dtype.is_signed else "ugt", value, best)
 
 
 def emit(spec: KernelSpec, target: Target, constants: ConstReader, symbol: str) -> str:
@@ -34,11 +41,7 @@ def emit(spec: KernelSpec, target: Target, constants: ConstReader, symbol: str) 
             best, where = carried
             value = f.load(best.type, pointer, dtype.bytes)
             here = f.int_constant(index, indices) if isinstance(index, int) else f.splat(index, count)
-            if dtype.is_float:
-                # Larger, or unordered, unless a NaN has been found already.
-                larger = f.binary("and", f.fcompare("ugt", value, best), f.fcompare("ord", best, best))
-            else:
-                larger = f.icompare("sgt" if dtype.is_signed else "ugt", value, best)
+            larger = exceeds(f, dtype, value, best)
             return [f.select(larger, value, best), f.select(larger, here, where)]
 
         elementwise.store(f, i64, fold(f, outputs.reduced, x, dtype.bytes, start, look)[1], y)

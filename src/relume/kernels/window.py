@@ -16,6 +16,7 @@ from relume.base.dims import Dim
 from relume.base.errors import CompileError
 from relume.base.targets import BLOCK, Target
 from relume.kernels import elementwise
+from relume.kernels.argmax import exceeds
 from relume.kernels.ir import Int, Kernel, Reg
 from relume.kernels.nest import Axis, Tasks, advance, estimate
 from relume.kernels.reduce import neutral
@@ -149,18 +150,17 @@ def _where(f: Kernel, g: _Geometry, x: Reg, y: Reg, plane: Int, taps: Sequence[_
     """Stores the place of the largest element of one window, in the tensor flattened; -1 for a window on nothing."""
     size = g.dtype.bytes
     strides = [f.dim(stride, f.extents) for stride in g.x_strides]
-    extents = [f.dim(extent, f.extents) for extent in g.data]
-    inside = [product(f, extents[:axis] if g.column_major else extents[axis + 1 :]) for axis in range(g.rank)]
+    # How far apart in the plane neighbours along each axis are.
+    inside = [
+        f.dim(dims.product(g.data[:axis] if g.column_major else g.data[axis + 1 :]), f.extents)
+        for axis in range(g.rank)
+    ]
 
     def along(axis: int, pointer: Reg, position: Int, carried: list[Reg]) -> list[Reg]:
         best, where = carried
         if axis == g.rank:
             value = f.load(best.type, pointer, size)
-            if g.dtype.is_float:  # Larger, or unordered, unless a NaN has been found already.
-                larger = f.binary("and", f.fcompare("ugt", value, best), f.fcompare("ord", best, best))
-            else:
-                larger = f.icompare("sgt" if g.dtype.is_signed else "ugt", value, best)
-            larger = f.binary("or", larger, f.compare("slt", where, 0))
+            larger = f.binary("or", exceeds(f, g.dtype, value, best), f.compare("slt", where, 0))
             here = f.int_constant(position, "i64") if isinstance(position, int) else position
             return [f.select(larger, value, best), f.select(larger, here, where)]
         start, low, high = taps[axis]
@@ -170,17 +170,9 @@ def _where(f: Kernel, g: _Geometry, x: Reg, y: Reg, plane: Int, taps: Sequence[_
             loop.next = along(axis + 1, there, f.add(position, f.mul(place, inside[axis])), loop.carried)
         return loop.results
 
-    first = f.mul(plane, product(f, extents))
+    first = f.mul(plane, f.dim(dims.product(g.data), f.extents))
     empty = [neutral(f, "max", g.dtype, 1), f.int_constant(-1, "i64")]
     f.store(along(0, x, first, empty)[1], y, 8)
-
-
-def product(f: Kernel, factors: Sequence[Int]) -> Int:
-    """The product of integers; 1 for none."""
-    total: Int = 1
-    for factor in factors:
-        total = f.mul(total, factor)
-    return total
 
 
 def _count(f: Kernel, g: _Geometry, taps: Sequence[_Taps]) -> Reg:

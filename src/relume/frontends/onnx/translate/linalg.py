@@ -9,10 +9,14 @@ from relume.graph.types import Value
 
 @translates("MatMul", versions=(1, 9, 13))
 def matmul(call: Call) -> Value:
+    return _product(call, call.input(0), call.input(1))
+
+
+def _product(call: Call, a: Value, b: Value) -> Value:
     """As NumPy: a vector on the left is a row, on the right a column; the axis that was added is dropped again."""
-    a, b = call.input(0), call.input(1)
-    if not a.tensor.rank or not b.tensor.rank:
-        call.wrong("MatMul takes no scalars", "operands of rank 1 or more", a.type if not a.tensor.rank else b.type)
+    for operand in (a, b):
+        if not operand.tensor.rank:
+            call.wrong(f"{call.node.op} takes no scalars", "operands of rank 1 or more", operand.type)
     left = call.reshape(a, (1, *a.dims)) if a.tensor.rank == 1 else a
     right = call.reshape(b, (*b.dims, 1)) if b.tensor.rank == 1 else b
     y = call.apply("matmul", left, right)
@@ -57,13 +61,7 @@ def matmul_integer(call: Call) -> Value:
         if offset.tensor.rank == 1:
             offset = call.reshape(offset, (*offset.dims, 1) if axis == -1 else (1, *offset.dims))
         a, b = (call.apply("sub", a, offset), b) if index == 2 else (a, call.apply("sub", b, offset))
-    left = call.reshape(a, (1, *a.dims)) if a.tensor.rank == 1 else a
-    right = call.reshape(b, (*b.dims, 1)) if b.tensor.rank == 1 else b
-    y = call.apply("matmul", left, right)
-    shape = [dim for axis, dim in enumerate(y.dims) if axis != len(y.dims) - 1 or b.tensor.rank > 1]
-    if a.tensor.rank == 1:
-        del shape[len(y.dims) - 2]
-    return call.reshape(y, shape)
+    return _product(call, a, b)
 
 
 def _scaled(call: Call, x: Value, factor: float) -> Value:
