@@ -21,7 +21,7 @@ from relume.passes.cse import cse
 from relume.passes.dce import dce
 from relume.passes.decompose import decompose
 from relume.passes.derive import derive, split
-from relume.passes.fold import fold
+from relume.passes.fold import fold, fold_early
 from relume.passes.fuse import fuse
 from relume.passes.layout import layout
 from relume.passes.widen import widen
@@ -43,7 +43,10 @@ class Row:
 TABLE: tuple[Row, ...] = (
     Row(widen, "before decompose: what a composite is made of is then computed in f32 throughout"),
     Row(decompose, "early: every later pass and the lowering see simple ops only"),
-    Row(fold, "turns what batch norms are made of into constants, which canonicalize then moves into convolutions"),
+    Row(cse, "before fold, which would make data of each of twenty transposes of one matrix (unrolled recurrences)"),
+    Row(
+        fold_early, "turns what batch norms are made of into constants, which canonicalize then moves into convolutions"
+    ),
     Row(canonicalize, "before layout, which looks for one form of each thing"),
     Row(cse, "after canonicalize, which makes equal things look equal"),
     Row(dce, "so that layout meets no dead users"),

@@ -80,7 +80,7 @@ class Match:
             return self
         known = self.captured.get(name, item)
         same = known is item or (
-            isinstance(known, Constant) and isinstance(item, Constant) and known.digest == item.digest
+            isinstance(known, Constant) and isinstance(item, Constant) and known.content == item.content
         )
         return Match({**self.captured, name: known}, self.nodes) if same else None
 

@@ -26,6 +26,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from relume.base import digests, dims
+from relume.base.content import Content
 from relume.base.dims import Dim
 from relume.base.dtypes import DType, from_numpy
 from relume.base.errors import InputError
@@ -153,7 +154,13 @@ class Constant(Value):
         return Constant(Tensor(from_numpy(view.dtype), view.shape), name, view)
 
     @cached_property
+    def content(self) -> Content:
+        """Equal for constants of the same dtype, shape and bytes. Reads little of a large one."""
+        return Content(self.data)
+
+    @cached_property
     def digest(self) -> str:
+        """The name of its content, in this process and any other. Reads all of it."""
         digest = digests.of_array(self.data)
         _ALIVE.setdefault(digest, self)
         return digest
@@ -226,15 +233,15 @@ class Graph:
 
     def constants(self) -> tuple[Constant, ...]:
         """Every constant that is used, each content once, in order of first use."""
-        seen: dict[str, Constant] = {}
+        seen: dict[Content, Constant] = {}
         for node in self.walk():
             for region in (node.operands, *(region.results for region in node.regions)):
                 for value in region:
                     if isinstance(value, Constant):
-                        seen.setdefault(value.digest, value)
+                        seen.setdefault(value.content, value)
         for value in self.results:
             if isinstance(value, Constant):
-                seen.setdefault(value.digest, value)
+                seen.setdefault(value.content, value)
         return tuple(seen.values())
 
 
@@ -348,7 +355,7 @@ def same_graph(a: Graph, b: Graph) -> bool:
 
     def same_value(x: Value, y: Value) -> bool:
         if isinstance(x, Constant) or isinstance(y, Constant):
-            return isinstance(x, Constant) and isinstance(y, Constant) and x.digest == y.digest
+            return isinstance(x, Constant) and isinstance(y, Constant) and x.content == y.content
         return pairs.get(x) is y
 
     def define(xs: tuple[Value, ...], ys: tuple[Value, ...]) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from relume.base import dims
+from relume.base.content import Content
 from relume.base.dims import Dim
 from relume.base.dtypes import DType
 from relume.base.locations import Location
@@ -91,7 +92,7 @@ class Lowering:
         self._buffers: list[Buffer] = []
         self._instrs: list[Instr] = []
         self._views: dict[Value, View] = {}
-        self._constants: dict[str, Buffer] = {}
+        self._constants: dict[Content, Buffer] = {}
         self._halos: dict[View, tuple[View, Pads]] = {}
         self._open_halos: list[tuple[View, Pads]] = []
         self._written_outputs: set[str] = set()
@@ -138,13 +139,13 @@ class Lowering:
         return View.whole(self._buffer(hint, Space.ARENA, dtype, dims.product(shape)), shape)
 
     def _constant(self, constant: Constant) -> View:
-        buffer = self._constants.get(constant.digest)
+        buffer = self._constants.get(constant.content)
         if buffer is None:
-            name = self._name(f"{constant.name or 'constant'}.{constant.digest[:8]}")
+            name = self._name(constant.name or "constant")
             index = len(self._constants)
             data = constant.data
             buffer = Buffer(name, Space.CONSTANT, constant.dtype, constant.tensor.elements, index, data)
-            self._constants[constant.digest] = buffer
+            self._constants[constant.content] = buffer
             self._buffers.append(buffer)
         return View.whole(buffer, constant.dims)
 

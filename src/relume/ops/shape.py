@@ -281,7 +281,7 @@ def _pack(x: np.ndarray, *, attrs: Resolved, regions: object) -> tuple[np.ndarra
     blocks = -(-x.shape[axis] // block)
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, blocks * block - x.shape[axis])
-    padded = np.pad(x, widths)
+    padded = np.pad(x, widths) if any(widths[axis]) else x  # A copy of all weights less.
     return (np.moveaxis(padded.reshape(*x.shape[:axis], blocks, block, *x.shape[axis + 1 :]), axis + 1, -1),)
 
 

@@ -33,9 +33,19 @@ def _per_channel(build: Builder, constant: Constant, like: Value) -> Constant | 
     return build.constant(np.broadcast_to(constant.data.reshape(shape[1]), (channels,)).copy())
 
 
-def _scaled_weights(build: Builder, w: Constant, scale: Constant) -> Constant:
-    """w [O,...] times scale [O]."""
-    return _computed(build, ops.mul, w, build.constant(scale.data.reshape(-1, *(1,) * (w.data.ndim - 1))))
+def _scaled_weights(build: Builder, w: Constant, scale: Constant) -> Value:
+    """w [O,...] times scale [O], to be folded where the weights are packed: no second copy of all of them meanwhile."""
+    return build.apply(ops.mul, w, _along_first(build, scale, w))
+
+
+def _scaled_again(build: Builder, w: Constant, s: Constant, scale: Constant) -> Value:
+    """w * s, whose s broadcasts, times scale [O]."""
+    return build.apply(ops.mul, w, _computed(build, ops.mul, s, _along_first(build, scale, w)))
+
+
+def _along_first(build: Builder, vector: Constant, like: Constant) -> Constant:
+    """[O] as [O,1,1...] of the rank of `like`."""
+    return build.constant(vector.data.reshape(-1, *(1,) * (like.data.ndim - 1)))
 
 
 def _same_type(x: Value, node: Node) -> Value | None:
@@ -182,6 +192,48 @@ def scale_of_biased_conv(build: Builder, x: Value, w: Constant, b: Constant, c: 
     return build.apply(ops.conv, x, weights, bias, **inner.attrs)
 
 
+# mul(conv(x, @w * @s), @c) -> conv(x, @w * @(s * c)): scaled before, and not folded yet
+@rule(
+    "mul(inner=conv(x, mul(@w, @s)), @c)",
+    REASSOCIATES,
+    single=("inner",),
+    example="""func @f(%x : f32[1,2,4,4]) {
+        %v = mul(@w, @s) %a = conv(%x, %v, strides=[1,1], pads=[0,0,0,0], dilations=[1,1], groups=1)
+        %y = mul(%a, @c) return %y
+    }
+    const @w : f32[3,2,3,3] = random(1)
+    const @s : f32[3,1,1,1] = random(3)
+    const @c : f32[1,3,1,1] = random(2)""",
+)
+def scale_of_scaled_conv(build: Builder, x: Value, w: Constant, s: Constant, c: Constant, inner: Node) -> Value | None:
+    scale = _per_channel(build, c, inner.result)
+    return None if scale is None else build.apply(ops.conv, x, _scaled_again(build, w, s, scale), **inner.attrs)
+
+
+# mul(conv(x, @w * @s, @b), @c) -> conv(x, @w * @(s * c), @(b * c))
+@rule(
+    "mul(inner=conv(x, mul(@w, @s), @b), @c)",
+    REASSOCIATES,
+    single=("inner",),
+    example="""func @f(%x : f32[1,2,4,4]) {
+        %v = mul(@w, @s) %a = conv(%x, %v, @b, strides=[1,1], pads=[0,0,0,0], dilations=[1,1], groups=1)
+        %y = mul(%a, @c) return %y
+    }
+    const @w : f32[3,2,3,3] = random(1)
+    const @s : f32[3,1,1,1] = random(3)
+    const @b : f32[3] = random(4)
+    const @c : f32[3,1,1] = random(2)""",
+)
+def scale_of_scaled_biased_conv(
+    build: Builder, x: Value, w: Constant, s: Constant, b: Constant, c: Constant, inner: Node
+) -> Value | None:
+    scale = _per_channel(build, c, inner.result)
+    if scale is None:
+        return None
+    weights, bias = _scaled_again(build, w, s, scale), _computed(build, ops.mul, b, scale)
+    return build.apply(ops.conv, x, weights, bias, **inner.attrs)
+
+
 RULES = (
     relu_of_relu,
     neg_of_neg,
@@ -197,6 +249,8 @@ RULES = (
     bias_of_biased_conv,
     scale_of_conv,
     scale_of_biased_conv,
+    scale_of_scaled_conv,
+    scale_of_scaled_biased_conv,
 )
 
 

@@ -26,7 +26,7 @@ def cse(graph: Graph) -> Graph:
         operands = tuple(same.get(value, value) for value in node.operands)
         key = (
             node.op.name,
-            tuple(value.digest if isinstance(value, Constant) else value for value in operands),
+            tuple(value.content if isinstance(value, Constant) else value for value in operands),
             tuple(node.attrs.items()),
         )
         kept = first.setdefault(key, node)

@@ -22,6 +22,7 @@ from relume.graph.passes import graph_pass
 from relume.graph.rewriter import Rewriter
 from relume.graph.types import Constant, Graph, Node, Value
 from relume.passes.derive import steady
+from relume.passes.fold import constant_values
 
 Producers = Mapping[Value, Node]
 Sources = Sequence[Node | None]
@@ -55,7 +56,7 @@ def layout(graph: Graph) -> Graph:
 def _convert(graph: Graph) -> Graph:
     """Rewrites every convolution and matmul that has a blocked form, and weights worth packing."""
     rewriter = Rewriter(graph, "layout")
-    kept = steady(graph)
+    kept = steady(graph) | constant_values(graph).keys()
     for node in graph.nodes:
         convert = _CONVERT.get(node.op)
         if convert and (isinstance(node.operands[1], Constant) or node.operands[1] in kept):

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from relume.base.digests import of_array
+from relume.base.content import Content
 from relume.runtime.memory import is_placed, place
 
 
 class Constants:
-    """Arrays by content, placed together in one block (weights sit on huge pages that way)."""
+    """Placed arrays by content."""
 
-    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
-        self._by_digest = dict(zip(arrays, place(list(arrays.values()))))
+    def __init__(self, arrays: Mapping[Content, np.ndarray]) -> None:
+        self._by_content = dict(arrays)
 
-    def find(self, digests: Sequence[str]) -> list[np.ndarray] | None:
-        """The placed array of each digest; None unless all are here."""
-        found = [self._by_digest[digest] for digest in digests if digest in self._by_digest]
-        return found if len(found) == len(digests) else None
+    def find(self, contents: Sequence[Content]) -> list[np.ndarray] | None:
+        """The placed array of each; None unless all are here."""
+        found = [self._by_content[content] for content in contents if content in self._by_content]
+        return found if len(found) == len(contents) else None
 
 
 # Without a lock, which would stay locked in the child where another thread holds it when the process forks: each
@@ -33,22 +33,25 @@ _numbers = count()
 def hold(arrays: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Constants | None]:
     """The arrays as generated code can use them, and what has to be kept for as long as they should be shared.
 
-    What lies well in a mapped file or in a block stays where it is. The others come from a block that holds all of
-    them, whoever made it (a clone's constants are the original's), else from a new one: whole blocks only, so that one
-    small constant never keeps another model's weights alive.
+    Someone else's are taken if they are all of these, whoever made them (a clone's constants are the original's): so
+    one small constant never keeps another model's weights alive. Else those that are placed already (folding places
+    what it makes) stay where they are, and the others go to one block of their own. What lies in a mapped file stays
+    there: it is shared by its pages, and may be larger than memory.
     """
-    loose = [index for index, array in enumerate(arrays) if not _stays(array)]
-    if not loose:
+    own = [index for index, array in enumerate(arrays) if not (_is_mapped(array) and is_placed(array))]
+    if not own:
         return list(arrays), None
-    digests = [of_array(arrays[index]) for index in loose]
+    contents = [Content(arrays[index]) for index in own]
     for reference in _LIVING.valuerefs():
         living = reference()
-        found = living.find(digests) if living is not None else None
+        found = living.find(contents) if living is not None else None
         if found is not None:
-            return _put(arrays, loose, found), living
-    made = Constants({digest: arrays[index] for digest, index in zip(digests, loose)})
+            return _put(arrays, own, found), living
+    loose = [index for index in own if not _stays(arrays[index])]
+    placed = _put(arrays, loose, place([arrays[index] for index in loose]))
+    made = Constants({content: placed[index] for content, index in zip(contents, own)})
     _LIVING[next(_numbers)] = made
-    return _put(arrays, loose, made.find(digests) or []), made
+    return placed, made
 
 
 def _put(arrays: Sequence[np.ndarray], places: Sequence[int], found: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -56,6 +59,14 @@ def _put(arrays: Sequence[np.ndarray], places: Sequence[int], found: Sequence[np
     for index, array in zip(places, found):
         placed[index] = array
     return placed
+
+
+def _is_mapped(array: np.ndarray) -> bool:
+    """Whether an array is a view of a mapped file."""
+    root: object = array
+    while isinstance(root, np.ndarray) and not isinstance(root, np.memmap):
+        root = root.base
+    return isinstance(root, np.memmap)
 
 
 def _stays(array: np.ndarray) -> bool:

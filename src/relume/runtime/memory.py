@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 
 import numpy as np
 
@@ -52,12 +54,13 @@ def machine_memory() -> int:
 class Block:
     """Zeroed private memory at a multiple of `ALIGN`, given back when the block and all its arrays are gone.
 
-    From 2 MB on it sits on huge pages where the kernel has them. Raises `LimitError` where there is not enough.
+    Its whole multiples of 2 MB sit on huge pages where the kernel has them, unless `huge` is false; the rest on small
+    ones, so that nothing is rounded up. Raises `LimitError` where there is not enough.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, huge: bool = True) -> None:
         self.size = size
-        huge = size >= _HUGE_PAGE
+        huge = huge and size >= _HUGE_PAGE
         try:
             # Private: the default of `mmap` is shared, and a forked child would write into its parent's tensors.
             self._memory = mmap.mmap(
@@ -67,13 +70,13 @@ class Block:
             raise LimitError(
                 "there is not enough memory", expected=f"{size:,} bytes", got=str(error), hint="use smaller inputs"
             ) from None
-        if huge:
-            with suppress(OSError):  # A kernel without huge pages: slower, not wrong.
-                self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._hold = ctypes.c_char.from_buffer(self._memory)
         base = ctypes.addressof(self._hold)
         self._start = -base % _HUGE_PAGE if huge else 0
         self.address = base + self._start
+        if huge:
+            with suppress(OSError):  # A kernel without huge pages: slower, not wrong.
+                self._memory.madvise(mmap.MADV_HUGEPAGE, self._start, size // _HUGE_PAGE * _HUGE_PAGE)
 
     def array(self, shape: Sequence[int], dtype: np.dtype, offset: int = 0) -> np.ndarray:
         """The bytes from `offset` as an array; it keeps the memory alive."""
@@ -88,17 +91,22 @@ def round_up(size: int) -> int:
     return -(-size // ALIGN) * ALIGN
 
 
+def rooms(wanted: Sequence[tuple[Sequence[int], np.dtype]]) -> list[np.ndarray]:
+    """Arrays of these shapes and types in one block, each at a multiple of `ALIGN`, of native byte order. Zeroed."""
+    types = [dtype.newbyteorder("=") for _, dtype in wanted]
+    sizes = [round_up(math.prod(shape) * dtype.itemsize) for (shape, _), dtype in zip(wanted, types)]
+    if not sizes:
+        return []
+    block = Block(sum(sizes))
+    starts = accumulate(sizes, initial=0)
+    return [block.array(shape, dtype, start) for (shape, _), dtype, start in zip(wanted, types, starts)]
+
+
 def place(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """C-order copies in one block, each at a multiple of `ALIGN`."""
-    if not arrays:
-        return []
-    block = Block(sum(round_up(array.nbytes) for array in arrays))
-    copies, offset = [], 0
-    for array in arrays:
-        copy = block.array(array.shape, array.dtype.newbyteorder("="), offset)
+    copies = rooms([(array.shape, array.dtype) for array in arrays])
+    for copy, array in zip(copies, arrays):
         copy[...] = array
-        copies.append(copy)
-        offset += round_up(array.nbytes)
     return copies
 
 

@@ -25,6 +25,7 @@ from relume.base.errors import LimitError, ModelError, UnsupportedError
 from relume.frontends.onnx import attributes, schemas, tensors
 from relume.frontends.onnx.expansion import Expansion
 from relume.frontends.onnx.limits import MAX_DEPTH
+from relume.frontends.onnx.pieces import Pieces
 from relume.frontends.onnx.reading import Raw
 from relume.frontends.onnx.structure import (
     Declared,
@@ -54,7 +55,7 @@ def check(raw: Raw) -> Document:
     opsets = read_opsets(model.opset_import, raw.file)
     if not opsets and model.ir_version < 3:
         opsets = {"": 1}  # Files older than opset_import.
-    checker = Checker(raw.file, {_function_key(function, raw.file) for function in model.functions})
+    checker = Checker(raw.file, raw.pieces, {_function_key(function, raw.file) for function in model.functions})
     functions: dict[FunctionKey, FunctionDef] = {}
     for proto in model.functions:
         key = _function_key(proto, raw.file)
@@ -118,10 +119,11 @@ def _function_key(proto: onnx.FunctionProto, file: str) -> FunctionKey:
 
 
 class Checker:
-    """Checks graphs of one file. `functions` are the model-local ones that nodes may call."""
+    """Checks graphs of one file, whose large tensors are `pieces`. `functions` are the model-local ones that nodes may
+    call."""
 
-    def __init__(self, file: str, functions: Collection[FunctionKey]) -> None:
-        self._file = file
+    def __init__(self, file: str, pieces: Pieces, functions: Collection[FunctionKey] = ()) -> None:
+        self._file, self._pieces = file, pieces
         self._functions = functions
 
     def _at(self, *parts: str) -> str:
@@ -162,7 +164,7 @@ class Checker:
                     expected="one definition of each value",
                     hint="remove or rename one of them",
                 )
-            _check_tensor(tensor, where)
+            _check_tensor(tensor, self._pieces, where)
             constants[name] = tensor
         inputs: list[str] = []
         for value in proto.input:
@@ -348,14 +350,14 @@ class Checker:
         if kind == AttributeProto.GRAPH:
             return self.graph(attr.g, opsets, visible, f"{path}.{attr.name}", depth + 1)
         if kind == AttributeProto.TENSOR:
-            _check_tensor(attr.t, f"{where}.{attr.name}")
+            _check_tensor(attr.t, self._pieces, f"{where}.{attr.name}")
         return attributes.decode(attr, where)
 
 
-def _check_tensor(proto: onnx.TensorProto, where: str) -> None:
+def _check_tensor(proto: onnx.TensorProto, pieces: Pieces, where: str) -> None:
     """Checks a stored tensor. One of a type that Relume does not have only matters where a live node uses it."""
     if tensors.is_supported(proto.data_type, where):
-        tensors.check(proto, where)
+        tensors.check(proto, pieces, where)
 
 
 def _check_count(what: str, count: int, least: int, most: int, op: str, where: str) -> None:

@@ -17,6 +17,7 @@ from relume.base.errors import RelumeError
 from relume.frontends.onnx import attributes, schemas, tensors
 from relume.frontends.onnx.calls import NotTranslated
 from relume.frontends.onnx.checking import Checker, read_opsets
+from relume.frontends.onnx.pieces import Pieces
 from relume.frontends.onnx.structure import FunctionDef, NodeDef
 from relume.graph.types import Tensor, Value
 
@@ -52,9 +53,15 @@ def complete(node: NodeDef, attrs: Mapping[str, object]) -> onnx.NodeProto:
 
 
 def schema_body(
-    node: NodeDef, attrs: Mapping[str, object], opset: int, inputs: Sequence[Value | None], where: str
+    node: NodeDef,
+    attrs: Mapping[str, object],
+    opset: int,
+    inputs: Sequence[Value | None],
+    pieces: Pieces,
+    where: str,
 ) -> FunctionDef | None:
-    """The body that the schema gives for this node; None where it gives none. `opset` is the importing model's."""
+    """The body that the schema gives for this node; None where it gives none. `opset` is the importing model's, and
+    `pieces` are its large tensors."""
     schema = node.schema
     if schema is None or not (schema.has_function or schema.has_context_dependent_function):
         return None
@@ -76,7 +83,7 @@ def schema_body(
     function.output[:] = [name if name in made else "" for name in function.output]
     opsets = {"": schemas.NEWEST, node.domain: opset, **read_opsets(function.opset_import, where)}
     try:
-        checked = Checker(where, ()).function(function, node.op, opsets)
+        checked = Checker(where, pieces).function(function, node.op, opsets)
     except RelumeError as error:  # The fault is in the schema, not in the user's model.
         raise NotTranslated(f"its function body is not valid: {error.what}") from error
     defaults = {attr.name: attr for attr in proto.attribute}
@@ -100,7 +107,9 @@ def is_convertible(node: NodeDef, spoken: Collection[int]) -> bool:
     return max(spoken, default=0) > node.schema.since_version
 
 
-def converted(node: NodeDef, attrs: Mapping[str, object], opset: int, inputs: Sequence[Value | None]) -> FunctionDef:
+def converted(
+    node: NodeDef, attrs: Mapping[str, object], opset: int, inputs: Sequence[Value | None], pieces: Pieces
+) -> FunctionDef:
     """A node of an old operator version, brought to `SPOKEN_OPSET` by `onnx.version_converter`.
 
     The converter works on whole models; it is given one with this node alone. That is quicker than converting the
@@ -125,7 +134,7 @@ def converted(node: NodeDef, attrs: Mapping[str, object], opset: int, inputs: Se
             f"bringing it up to date failed: {_first_line(error)}"
         ) from error
     opsets = {"": SPOKEN_OPSET}
-    checked = Checker(node.name, ()).graph(new.graph, opsets, frozenset(), node.op, 0)
+    checked = Checker(node.name, pieces).graph(new.graph, opsets, frozenset(), node.op, 0)
     return FunctionDef(node.op, tuple(infos), checked.outputs, checked.nodes, {}, opsets, checked.constants)
 
 

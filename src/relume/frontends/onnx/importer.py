@@ -52,7 +52,7 @@ class Importer:
         self._document = document
         self._ops = ops
         self._file = document.raw.file
-        self._folder = Folder(document.raw.folder)
+        self._folder, self._pieces = Folder(document.raw.folder), document.raw.pieces
         self._problems: dict[Problem, None] = {}  # In order, each once.
         self._names: dict[Value, str] = {}
         self._generated = 0
@@ -143,7 +143,7 @@ class Importer:
             kind = f"tensor of {TensorProto.DataType.Name(proto.data_type)}"
             self._problems[place, kind, "the element type is not supported"] = None
             return Missing()
-        return Constant.of(tensors.array(proto, self._folder, where), name)
+        return Constant.of(tensors.array(proto, self._pieces, self._folder, where), name)
 
     def _node(self, node: NodeDef, frame: Frame) -> None:
         place = frame.place(node.name)
@@ -214,9 +214,9 @@ class Importer:
         if version in spoken:
             return spoken[version](Call(node, version, inputs, self._with_defaults(node, attrs), self))
         where = f"{self._file}:{frame.place(node.name)}"
-        body = functions.schema_body(node, attrs, opset, inputs, where)
+        body = functions.schema_body(node, attrs, opset, inputs, self._pieces, where)
         if body is None and functions.is_convertible(node, spoken):
-            body = functions.converted(node, attrs, opset, inputs)
+            body = functions.converted(node, attrs, opset, inputs, self._pieces)
         if body is None:
             others = f"version {version} is not supported (supported: {', '.join(map(str, sorted(spoken)))})"
             raise NotTranslated(others if spoken else "there is no translation")
@@ -319,7 +319,7 @@ class Importer:
         where = f"{self._file}:{self._frame.place(node.name)}"
         if not tensors.is_supported(proto.data_type, where):
             raise NotTranslated(f"tensors of {TensorProto.DataType.Name(proto.data_type)} are not supported")
-        return tensors.array(proto, self._folder, where)
+        return tensors.array(proto, self._pieces, self._folder, where)
 
     def inline(self, graph: GraphDef, arguments: Sequence[Value]) -> tuple[Value, ...]:
         """Imports a graph as if its nodes stood here."""

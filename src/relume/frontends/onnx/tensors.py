@@ -13,6 +13,7 @@ from relume.base.dtypes import DType
 from relume.base.errors import LimitError, ModelError
 from relume.frontends.onnx.external import Folder
 from relume.frontends.onnx.limits import MAX_TENSOR_BYTES
+from relume.frontends.onnx.pieces import Pieces
 
 _DTYPES: dict[int, DType] = {
     TensorProto.FLOAT: dtypes.f32,
@@ -90,7 +91,7 @@ def check_size(dtype: DType, extents: tuple[int, ...], where: str) -> int:
     return size
 
 
-def check(proto: TensorProto, where: str) -> None:
+def check(proto: TensorProto, pieces: Pieces, where: str) -> None:
     """Compares what the header of a tensor claims with what is there; allocates nothing.
 
     `proto` is of a supported type. Raises `ModelError`, `UnsupportedError`, `LimitError`.
@@ -104,7 +105,8 @@ def check(proto: TensorProto, where: str) -> None:
     filled = {field.name for field, _ in proto.ListFields()} - _HEADER
     field = "raw_data" if "raw_data" in filled else _FIELDS.get(dtype, "int32_data")
     expected = math.prod(shape) * (dtype.bytes if field == "raw_data" else 1)
-    present, stray = len(getattr(proto, field)), sorted(filled - {field})
+    data = pieces.raw_data(proto) if field == "raw_data" else getattr(proto, field)
+    present, stray = len(data), sorted(filled - {field})
     if present != expected or stray:
         unit = "bytes of raw_data" if field == "raw_data" else f"values in {field}"
         raise ModelError(
@@ -116,14 +118,14 @@ def check(proto: TensorProto, where: str) -> None:
         )
 
 
-def array(proto: TensorProto, folder: Folder, where: str) -> np.ndarray:
-    """A checked tensor as an array; external data is a view of a map, nothing is copied."""
+def array(proto: TensorProto, pieces: Pieces, folder: Folder, where: str) -> np.ndarray:
+    """A checked tensor as an array. Pieces and external data (a view of a map) are not copied."""
     dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
     if proto.data_location == TensorProto.EXTERNAL:
         entries = {entry.key: entry.value for entry in proto.external_data}
         return _view(folder.view(entries, math.prod(shape) * dtype.bytes, where), dtype).reshape(shape)
     if proto.HasField("raw_data"):
-        return _view(np.frombuffer(proto.raw_data, np.uint8), dtype).reshape(shape)
+        return _view(pieces.raw_data(proto), dtype).reshape(shape)
     return onnx.numpy_helper.to_array(proto).astype(dtype.numpy, copy=False).reshape(shape)
 
 
