@@ -33,7 +33,8 @@ RESULTS = Path(__file__).parent / "results"
 KERNELS = ("matmul 512^3", *(f"conv {name}" for name in kernels.RESNET50))
 
 COLUMNS = ("model", "threads", "M mul-adds", "ours ms", *PEERS, "best/ours", "10th..90th", "G/s", "of peak")
-MEMORY = ("model", "arena KB", "live KB", "ours MB", *PEERS, "cold s", "cached s", "their load s")
+MEMORY = ("model", "ours MB", *PEERS, "cold s", "cached s", "their load s")
+ARENAS = ("model", "arena KB", "live KB", "over", "a run adds KB", *PEERS)
 
 
 def _measure(model: zoo.Model, folder: Path, threads: Sequence[int], rounds: int) -> dict[int, Report]:
@@ -90,13 +91,24 @@ def _memory_row(name: str, report: Report) -> tuple[str, ...]:
     loads = [f"{one['load_s']:.2f}" if "load_s" in one else "-" for one in peers]
     return (
         name,
-        f"{facts['arena_bytes'] / 1024:,.0f}",
-        f"{facts['live_bytes'] / 1024:,.0f}",
         f"{facts['memory_bytes'] / 2**20:.1f}",
         *(f"{one['memory_bytes'] / 2**20:.1f}" if "memory_bytes" in one else "-" for one in peers),
         f"{report.cold_s:.2f}" if report.cold_s is not None else "-",
         f"{report.cached_s:.3f}",
         ", ".join(loads),
+    )
+
+
+def _arena_row(name: str, report: Report) -> tuple[str, ...]:
+    facts = report.ours.facts
+    peers = [report.engines[peer].facts if peer in report.engines else {} for peer in PEERS]
+    arena, live = facts["arena_bytes"], facts["live_bytes"]
+    return (
+        name,
+        f"{arena / 1024:,.0f}",
+        f"{live / 1024:,.0f}",
+        f"{arena / live - 1:.1%}" if live else "-",
+        *(f"{one['run_bytes'] / 1024:,.0f}" if "run_bytes" in one else "-" for one in (facts, *peers)),
     )
 
 
@@ -145,6 +157,9 @@ def _written(
         "\n".join(f"Geometric mean of best peer / ours, {n} thread(s): {mean:.3f}" for n, mean in means.items()),
         "Memory above the imports (load and one run, one thread), and seconds to load (ours from ONNX to ready):",
         _table(MEMORY, [_memory_row(name, next(iter(by.values()))) for name, by in reports.items()]),
+        "Our arena, and the largest sum of buffers that are live at once. Our peers do not tell theirs: beside it "
+        "stands what the first run adds to the resident memory of each process (arena, outputs, pages of code):",
+        _table(ARENAS, [_arena_row(name, next(iter(by.values()))) for name, by in reports.items()]),
     ]
     parts += [f"Not measured: {name}, {why}." for name, why in missing.items()]
     if shares:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 
-
 TRIES = 2000
 """Buffers to place again, at most and for each order, where the lower bound is not met: some milliseconds."""
 

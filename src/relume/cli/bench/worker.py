@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from relume.cli.bench.engines import ENGINES, Job, Run
+
+T = TypeVar("T")
 
 
 def _status(field: str) -> int:
@@ -27,6 +30,21 @@ def _status(field: str) -> int:
     raise KeyError(field)
 
 
+def _weighed(work: Callable[[], T]) -> tuple[T, int, int]:
+    """What `work` gives, the most memory that it ever had above what was resident before, and that; in bytes."""
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew.
+    done = work()
+    return done, _status("VmHWM") - before, before
+
+
+def _clocked(work: Callable[[], T]) -> tuple[T, float]:
+    """What `work` gives, and the seconds that it took."""
+    start = time.perf_counter()
+    done = work()
+    return done, time.perf_counter() - start
+
+
 def main(spec: dict, say: Callable[[dict], None]) -> None:
     """Serves one engine until standard input ends."""
     os.sched_setaffinity(0, spec["cpus"])
@@ -34,17 +52,13 @@ def main(spec: dict, say: Callable[[dict], None]) -> None:
     with np.load(spec["inputs"]) as stored:
         inputs = {name: stored[f"arr_{index}"] for index, name in enumerate(spec["names"])}
     engine.imports()
-    before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew.
-    start = time.perf_counter()
-    loaded = engine.load(Job(**spec["job"]), inputs)
-    load_s = time.perf_counter() - start
-    outputs = loaded.run()
-    first_s = time.perf_counter() - start - load_s
-    peak = _status("VmHWM") - before
+    (loaded, load_s), load_bytes, before = _weighed(partial(_clocked, partial(engine.load, Job(**spec["job"]), inputs)))
+    (outputs, first_s), run_bytes, ready = _weighed(partial(_clocked, loaded.run))
     np.savez(spec["outputs"], *outputs)
     del outputs
-    say({"version": engine.version, "load_s": load_s, "first_s": first_s, "memory_bytes": peak, **loaded.facts})
+    peak = max(load_bytes, ready - before + run_bytes)
+    memory = {"memory_bytes": peak, "run_bytes": run_bytes}
+    say({"version": engine.version, "load_s": load_s, "first_s": first_s, **memory, **loaded.facts})
     clock = time.process_time if spec["clock"] == "processor" else time.perf_counter
     timed = loaded.timed or partial(_timed, loaded.run, clock)
     for line in sys.stdin:
