@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from relume.lower import views
-from relume.lower.groups import Group
+from relume.lower.groups import Group, attr, axis_of
 from relume.lower.lowering import NUMBERS, Lower, Lowering, want_dtype
-from relume.lower.shape import attr, axis_of
 from relume.program.types import View
 
 _NARROW = ("f16", "bf16")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from relume.base.dims import Dim
 from relume.base.locations import Location
-from relume.graph.types import Constant, Graph, Node, Value
+from relume.graph.types import Attr, Constant, Graph, Node, Value
 from relume.kernels.elementwise import STEPS
 
 EPILOGUES = frozenset({"conv", "conv_blocked", "depthwise_blocked", "matmul", "matmul_packed"})
@@ -105,3 +106,14 @@ def _one_by_one(node: Node, region: Graph, names: dict[Value, Value]) -> Iterato
     for inner, outer in zip(region.results, node.results):
         if names.get(inner) is not outer:  # A parameter, a constant or a value given twice.
             yield Group(None, (), (), (inner,), (outer,), names, node.location)
+
+
+def attr(group: Group, name: str) -> Attr:
+    """An attribute of the group's head."""
+    assert group.head is not None
+    return group.head.attrs[name]
+
+
+def axis_of(group: Group, name: str, rank: int) -> int:
+    """An attribute that names an axis, counted from the front."""
+    return cast(int, attr(group, name)) % max(rank, 1)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from relume.base import dims
 from relume.lower import views
-from relume.lower.groups import Group
+from relume.lower.groups import Group, attr, axis_of
 from relume.lower.lowering import Lower, Lowering
-from relume.lower.shape import attr, axis_of
 from relume.program.types import IN, INOUT, Operand, View
 
 

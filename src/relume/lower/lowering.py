@@ -3,6 +3,7 @@
 Every value gets a view. Where the value is computed, `result` makes a buffer for it, placed once and for all:
 
 - in an output buffer, where the value leaves the function,
+- in its part of the result of a concat, where its kernel writes any strides,
 - inside a halo, where convolutions want a border around it and its kernel writes any strides,
 - else in a buffer of its own, in C order.
 
@@ -15,7 +16,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from relume.base.locations import Location
 from relume.base.targets import BLOCK
 from relume.graph.types import Constant, Function, Value
 from relume.lower import views
-from relume.lower.groups import Group
+from relume.lower.groups import Group, axis_of
 from relume.program.types import (
     IN,
     INOUT,
@@ -82,6 +83,14 @@ def want_block(value: Value) -> None:
         raise NotSupported(f"the blocks have {value.dims[-1]} lanes, and kernels take {BLOCK}")
 
 
+class Part(NamedTuple):
+    """Where a value lies in the result of a concat: from `start` on along `axis`."""
+
+    whole: Value
+    axis: int
+    start: Dim
+
+
 class Lowering:
     """An open program."""
 
@@ -108,6 +117,9 @@ class Lowering:
         }
         self._own_output = self._place_outputs(groups)
         self._widest = _widest_pads(groups)
+        self._parts = self._place_parts(groups)
+        self._early: dict[Value, View] = {}
+        """Results of concat that a part was computed into before their turn."""
         for value, port in zip((*fn.inputs, *fn.states), (*self.inputs, *self.states)):
             self._views[value] = View.whole(port.buffer, value.dims)
 
@@ -162,6 +174,27 @@ class Lowering:
                 out[value] = port.buffer
         return out
 
+    def _place_parts(self, groups: Sequence[Group]) -> dict[Value, Part]:
+        """The values that are computed straight into what they are joined to: each at most once.
+
+        Not those that are outputs, or need a border of their own, nor single elements here and there (the last axis).
+        """
+        parts: dict[Value, Part] = {}
+        for group in groups:
+            if group.op != "concat":
+                continue
+            (whole,) = group.targets
+            axis = axis_of(group, "axis", len(whole.dims))
+            scattered = axis == len(whole.dims) - 1 and any(dim != 1 for dim in whole.dims[:axis])
+            start: Dim = 0
+            for value in group.operands:
+                free = value not in self._own_output and value not in self._widest
+                free = free and self._computed.get(value) in WRITES_ANY_STRIDES
+                if free and not scattered:
+                    parts.setdefault(value, Part(whole, axis, start))
+                start = start + value.dims[axis]
+        return parts
+
     def view(self, value: Value) -> View:
         """Where a value's elements are."""
         if isinstance(value, Constant):
@@ -174,13 +207,18 @@ class Lowering:
 
     def result(self, value: Value) -> View:
         """The view to compute a value into. To be called once per value."""
-        view = self._placed(value)
+        view = self._early.pop(value, None) or self._placed(value)
         self._views[value] = view
         return view
 
     def _placed(self, value: Value) -> View:
         if value in self._own_output:
             return View.whole(self._own_output[value], value.dims)
+        if value in self._parts:
+            whole, axis, start = self._parts[value]
+            if whole not in self._early:
+                self._early[whole] = self._placed(whole)
+            return views.window(self._early[whole], axis, start, value.dims[axis])
         pads = self._widest.get(value)
         if pads is None or self._computed[value] not in WRITES_ANY_STRIDES:
             return self.temporary(value.name, value.dtype, value.dims)

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from relume.lower import views
-from relume.lower.groups import Group
+from relume.lower.groups import Group, attr, axis_of
 from relume.lower.lowering import FLOATS, NUMBERS, Lower, Lowering, want_dtype
-from relume.lower.shape import attr, axis_of
 from relume.program.types import Param
 
 

@@ -7,23 +7,12 @@ from typing import cast
 
 from relume.base import dims
 from relume.base.dims import Dim
-from relume.graph.types import Attr, Value
+from relume.graph.types import Value
 from relume.lower import views
-from relume.lower.groups import Group
+from relume.lower.groups import Group, attr, axis_of
 from relume.lower.lowering import Lower, Lowering, NotSupported
 from relume.ops.arithmetic import narrow
 from relume.program.types import OUT, Operand, View
-
-
-def attr(group: Group, name: str) -> Attr:
-    """An attribute of the group's head."""
-    assert group.head is not None
-    return group.head.attrs[name]
-
-
-def axis_of(group: Group, name: str, rank: int) -> int:
-    """An attribute that names an axis, counted from the front."""
-    return cast(int, attr(group, name)) % max(rank, 1)
 
 
 def _dims(group: Group, name: str) -> tuple[Dim, ...]:
@@ -72,12 +61,13 @@ def slice_(low: Lowering, group: Group) -> None:
 
 
 def concat(low: Lowering, group: Group) -> None:
-    """One copy per operand, each into its part of the result."""
+    """One copy per operand that is not there yet, each into its part of the result."""
     axis = axis_of(group, "axis", len(group.targets[0].dims))
     out, at = low.result(group.targets[0]), cast(Dim, 0)
     for x in group.operands:
-        if x.dims[axis] != 0:
-            low.copy(low.view(x), views.window(out, axis, at, x.dims[axis]))
+        part = views.window(out, axis, at, x.dims[axis])
+        if x.dims[axis] != 0 and low.view(x) != part:
+            low.copy(low.view(x), part)
         at = at + x.dims[axis]
 
 

@@ -209,6 +209,42 @@ def _push_concat(build: Builder, node: Node, sources: Sources) -> Value | None:
     return build.apply(ops.unpack, y, axis=_AXIS, size=sum(sizes))
 
 
+def _push_slice(build: Builder, node: Node, sources: Sources) -> Value | None:
+    """slice(unpack(x)) -> unpack(slice(x)), where it takes whole blocks of channels"""
+    (source,) = sources
+    assert source is not None
+    size, starts, stops, steps = source.attrs["size"], *(node.attrs[name] for name in ("starts", "stops", "steps"))
+    start, stop = starts[_AXIS], stops[_AXIS]
+    known = isinstance(size, int) and isinstance(start, int) and isinstance(stop, int) and steps[_AXIS] == 1
+    if not known or start % BLOCK or (stop % BLOCK and stop != size):
+        return None
+    x = source.operands[0]
+
+    def blocked(values: Sequence[Dim], channel: Dim, lane: Dim) -> tuple[Dim, ...]:
+        return (values[0], channel, *values[2:], lane)
+
+    y = build.apply(
+        node.op,
+        x,
+        starts=blocked(starts, start // BLOCK, 0),
+        stops=blocked(stops, -(-stop // BLOCK), BLOCK),
+        steps=blocked(steps, 1, 1),
+    )
+    return build.apply(ops.unpack, y, axis=_AXIS, size=stop - start)
+
+
+def _push_pad(build: Builder, node: Node, sources: Sources) -> Value | None:
+    """pad(unpack(x)) -> unpack(pad(x)), where it adds no channels"""
+    (source,) = sources
+    assert source is not None
+    pads, rank = node.attrs["pads"], node.result.tensor.rank
+    before, after = pads[:rank], pads[rank:]
+    if before[_AXIS] != 0 or after[_AXIS] != 0:
+        return None
+    y = build.apply(node.op, source.operands[0], **{**node.attrs, "pads": (*before, 0, *after, 0)})
+    return build.apply(ops.unpack, y, axis=_AXIS, size=source.attrs["size"])
+
+
 _CONVERT: Mapping[OpDef, Convert] = {ops.conv: _conv, ops.matmul: _matmul}
 
 _PUSH: Mapping[OpDef, Push] = {
@@ -220,6 +256,8 @@ _PUSH: Mapping[OpDef, Push] = {
     ops.reduce_max: _push_pool,
     ops.reduce_min: _push_pool,
     ops.concat: _push_concat,
+    ops.slice_: _push_slice,
+    ops.pad: _push_pad,
 }
 
 
