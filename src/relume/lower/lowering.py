@@ -16,7 +16,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,8 @@ from relume.base.locations import Location
 from relume.base.targets import BLOCK
 from relume.graph.types import Constant, Function, Value
 from relume.lower import views
-from relume.lower.groups import Group, axis_of
+from relume.lower.groups import Group
+from relume.lower.joined import parts
 from relume.program.types import (
     IN,
     INOUT,
@@ -83,14 +84,6 @@ def want_block(value: Value) -> None:
         raise NotSupported(f"the blocks have {value.dims[-1]} lanes, and kernels take {BLOCK}")
 
 
-class Part(NamedTuple):
-    """Where a value lies in the result of a concat: from `start` on along `axis`."""
-
-    whole: Value
-    axis: int
-    start: Dim
-
-
 class Lowering:
     """An open program."""
 
@@ -117,7 +110,7 @@ class Lowering:
         }
         self._own_output = self._place_outputs(groups)
         self._widest = _widest_pads(groups)
-        self._parts = self._place_parts(groups)
+        self._parts = parts(groups, self._may_be_part)
         self._early: dict[Value, View] = {}
         """Results of concat that a part was computed into before their turn."""
         for value, port in zip((*fn.inputs, *fn.states), (*self.inputs, *self.states)):
@@ -174,26 +167,10 @@ class Lowering:
                 out[value] = port.buffer
         return out
 
-    def _place_parts(self, groups: Sequence[Group]) -> dict[Value, Part]:
-        """The values that are computed straight into what they are joined to: each at most once.
-
-        Not those that are outputs, or need a border of their own, nor single elements here and there (the last axis).
-        """
-        parts: dict[Value, Part] = {}
-        for group in groups:
-            if group.op != "concat":
-                continue
-            (whole,) = group.targets
-            axis = axis_of(group, "axis", len(whole.dims))
-            scattered = axis == len(whole.dims) - 1 and any(dim != 1 for dim in whole.dims[:axis])
-            start: Dim = 0
-            for value in group.operands:
-                free = value not in self._own_output and value not in self._widest
-                free = free and self._computed.get(value) in WRITES_ANY_STRIDES
-                if free and not scattered:
-                    parts.setdefault(value, Part(whole, axis, start))
-                start = start + value.dims[axis]
-        return parts
+    def _may_be_part(self, value: Value) -> bool:
+        """Whether a value can be computed into another's memory: no output, nor in need of a border of its own."""
+        elsewhere = value in self._own_output or value in self._widest
+        return not elsewhere and self._computed.get(value) in WRITES_ANY_STRIDES
 
     def view(self, value: Value) -> View:
         """Where a value's elements are."""
