@@ -48,6 +48,18 @@ def _along_first(build: Builder, vector: Constant, like: Constant) -> Constant:
     return build.constant(vector.data.reshape(-1, *(1,) * (like.data.ndim - 1)))
 
 
+def _joined_pads(pad: Node, conv: Node) -> tuple[int, ...] | None:
+    """The pads of a convolution of something padded; None where it is padded with more than zeros around pictures."""
+    added, rank = pad.attrs["pads"], pad.result.tensor.rank
+    outside = (*added[:2], *added[rank : rank + 2])
+    spatial = (*added[2:rank], *added[rank + 2 :])
+    if pad.attrs["value"] != 0 or any(dim != 0 for dim in outside):
+        return None
+    if not all(isinstance(dim, int) and dim >= 0 for dim in spatial):  # Negative ones cut, and what they cut is gone.
+        return None
+    return tuple(own + more for own, more in zip(conv.attrs["pads"], spatial))
+
+
 def _same_type(x: Value, node: Node) -> Value | None:
     """`x` where the node changes nothing about it."""
     return x if x.type == node.result.type else None
@@ -234,6 +246,37 @@ def scale_of_scaled_biased_conv(
     return build.apply(ops.conv, x, weights, bias, **inner.attrs)
 
 
+# conv(pad(x, 0), w) -> conv(x, w), where the pads are of spatial axes
+@rule(
+    "inner=conv(outer=pad(x), w)",
+    EXACT,
+    example="""func @f(%x : f32[1,2,4,4]) {
+        %a = pad(%x, pads=[0,0,1,0,0,0,1,2], value=0.0)
+        %y = conv(%a, @w, strides=[2,2], pads=[0,1,0,0], dilations=[1,1], groups=1) return %y
+    }
+    const @w : f32[3,2,3,3] = random(1)""",
+)
+def pad_of_conv(build: Builder, x: Value, w: Value, outer: Node, inner: Node) -> Value | None:
+    pads = _joined_pads(outer, inner)
+    return None if pads is None else build.apply(ops.conv, x, w, **{**inner.attrs, "pads": pads})
+
+
+# conv(pad(x, 0), w, b) -> conv(x, w, b), where the pads are of spatial axes
+@rule(
+    "inner=conv(outer=pad(x), w, b)",
+    EXACT,
+    example="""func @f(%x : f32[1,2,5]) {
+        %a = pad(%x, pads=[0,0,1,0,0,2], value=0.0)
+        %y = conv(%a, @w, @b, strides=[1], pads=[0,1], dilations=[1], groups=1) return %y
+    }
+    const @w : f32[3,2,3] = random(1)
+    const @b : f32[3] = random(2)""",
+)
+def pad_of_biased_conv(build: Builder, x: Value, w: Value, b: Value, outer: Node, inner: Node) -> Value | None:
+    pads = _joined_pads(outer, inner)
+    return None if pads is None else build.apply(ops.conv, x, w, b, **{**inner.attrs, "pads": pads})
+
+
 RULES = (
     relu_of_relu,
     neg_of_neg,
@@ -251,6 +294,8 @@ RULES = (
     scale_of_biased_conv,
     scale_of_scaled_conv,
     scale_of_scaled_biased_conv,
+    pad_of_conv,
+    pad_of_biased_conv,
 )
 
 
