@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relume.base.dims import Dim
+from relume.base.dtypes import DType, f64
 from relume.lower.elementwise import run_with_epilogue
 from relume.lower.groups import Group
 from relume.lower.lowering import FLOATS, NUMBERS, Lower, Lowering, NotSupported, conv_pads, want_block, want_dtype
-from relume.program.types import View
+from relume.ops import winograd
+from relume.program.types import Param, View
 
 
 def _params(group: Group, *names: str) -> dict[str, Any]:
@@ -39,8 +41,7 @@ def blocked(low: Lowering, group: Group) -> None:
     if not weights.tensor.is_static:
         raise NotSupported(f"the weights are {weights.tensor}, and their extents must be known at compile time")
     source = low.ordered(low.padded(x, conv_pads(group) or (0, 0, 0, 0)), x.name, 1)
-    names = ("strides", "dilations", "channels") if group.op == "conv_blocked" else ("strides", "dilations")
-    params = _params(group, *names)
+    params = _params(group, *_BLOCKED[group.op])
     run_with_epilogue(low, group.op, group, [source, low.in_order(weights)], _bias(low, group), lanes=True, **params)
 
 
@@ -52,4 +53,72 @@ def plain(low: Lowering, group: Group) -> None:
     run_with_epilogue(low, "conv_plain", group, [low.view(x), low.view(weights)], _bias(low, group), **params)
 
 
-LOWERINGS: Mapping[str, Lower] = {"conv": plain, "conv_blocked": blocked, "depthwise_blocked": blocked}
+def transform(low: Lowering, group: Group) -> None:
+    """The weights of a Winograd convolution: a body per position, the operations of the op's reference in its order."""
+    assert group.head is not None
+    (w,) = group.operands
+    want_dtype(w, FLOATS)
+    dtype, matrix = w.dtype, winograd.WEIGHTS[group.head.attrs["tile"]]  # type: ignore[index]
+    source, target = low.view(w), low.result(group.targets[0])
+    window = [(row, column) for row in range(winograd.WINDOW) for column in range(winograd.WINDOW)]
+    inputs = [
+        source.seen(source.dims[:2], source.strides[:2], source.offset + row * source.strides[2] + column * step)
+        for row, column in window
+        for step in source.strides[3:]
+    ]
+    for i, down in enumerate(matrix):
+        for j, across in enumerate(matrix):
+            body = _Steps(len(inputs))
+            wide = {place: body.add("cast", number, to=f64) for number, place in enumerate(window)}
+            columns = [
+                body.combined(down, [wide[row, column] for row in range(winograd.WINDOW)])
+                for column in range(winograd.WINDOW)
+            ]
+            out = body.add("cast", body.combined(across, columns), dtype=dtype, to=dtype)
+            position = i * len(matrix) + j
+            at = target.seen(
+                (target.dims[0], target.dims[2]),
+                (target.strides[0], target.strides[2]),
+                target.offset + position * target.strides[1],
+            )
+            low.run("map", inputs, [at], body=tuple(body.steps), outs=(out,))
+
+
+class _Steps:
+    """A body under construction, in f64."""
+
+    def __init__(self, inputs: int) -> None:
+        self.inputs = inputs
+        self.steps: list[Param] = []
+
+    def add(self, op: str, *args: int, dtype: DType = f64, **attrs: Param) -> int:
+        self.steps.append((op, args, tuple(attrs.items()), dtype.name))
+        return self.inputs + len(self.steps) - 1
+
+    def combined(self, row: Sequence[float], parts: Sequence[int]) -> int:
+        """The sum of the parts by the factors of `row`, terms ascending and those of factor 0 left out."""
+        products = [
+            self.add("mul", self.add("constant", value=float(factor)), part)
+            for factor, part in zip(row, parts)
+            if factor
+        ]
+        total = products[0]
+        for product in products[1:]:
+            total = self.add("add", total, product)
+        return total
+
+
+_BLOCKED = {
+    "conv_blocked": ("strides", "dilations", "channels"),
+    "conv_winograd": ("channels", "tile"),
+    "depthwise_blocked": ("strides", "dilations"),
+}
+"""The attributes that the kernels of blocked convolutions take."""
+
+LOWERINGS: Mapping[str, Lower] = {
+    "conv": plain,
+    "conv_blocked": blocked,
+    "conv_winograd": blocked,
+    "depthwise_blocked": blocked,
+    "winograd_weights": transform,
+}
