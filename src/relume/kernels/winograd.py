@@ -49,6 +49,9 @@ GAP = 64
 """Bytes after each position: planes at a distance of a power of two would share the same lines of a cache."""
 
 
+Transform = Callable[[Kernel, Sequence[Reg]], list[Reg]]
+"""Of one row or column."""
+
 Rows = tuple[int, Int, Int]
 """Rows of products: how many at once, and the first and the end of them."""
 
@@ -179,7 +182,6 @@ class _Winograd:
     def _transform(self, first: Int, count: Int) -> None:
         """Transforms the inputs of `count` tiles, all channels."""
         f, side, size, channels = self.f, self.side, self.size, self.input_blocks * BLOCK
-        along = _INPUT[self.plan.tile]
         with f.loop(0, count) as tile:
             n, row, column = self._place(f.add(first, tile.i))
             corner = f.total([(n, self.x_strides[0]), (row, self.x_strides[2]), (column, self.x_strides[3])])
@@ -188,20 +190,20 @@ class _Winograd:
             with f.loop(0, self.input_blocks) as block:
                 x = f.address(source, f.mul(block.i, self.x_strides[1]), size)
                 to = f.address(result, f.mul(block.i, BLOCK), size)
-                for lane in range(0, BLOCK, self.lanes):
-                    columns = []
-                    for j in range(side):
-                        f.barrier()
-                        right = f.add(f.mul(j, self.x_strides[3]), lane)
-                        places = (f.add(f.mul(i, self.x_strides[2]), right) for i in range(side))
-                        columns.append(along(f, [self._load(x, place) for place in places]))
-                    for i in range(side):
-                        f.barrier()
-                        for j, value in enumerate(along(f, [column[i] for column in columns])):
-                            where = (i * side + j) * self.inputs_pitch + lane
-                            f.store(value, f.address(to, where, size), size)
-                            if not lane:  # Where the next tile goes: a store waits for its line.
-                                prefetch(f, f.address(to, where + channels, size))
+                with f.loop(0, BLOCK, self.lanes) as lane:
+                    here, there = f.address(x, lane.i, size), f.address(to, lane.i, size)
+
+                    def load(i: int, j: int) -> Reg:
+                        place = f.total([(i, self.x_strides[2]), (j, self.x_strides[3])])
+                        return f.load(self.part, f.address(here, place, size), size)
+
+                    def store(i: int, j: int, value: Reg) -> None:
+                        place = (i * side + j) * self.inputs_pitch
+                        f.store(value, f.address(there, place, size), size)
+                        # Where the next tile goes: a store waits for its line.
+                        prefetch(f, f.address(there, place + channels, size))
+
+                    self._square(_INPUT[self.plan.tile], load, store)
 
     def _multiply(self, block: Int, panels: int, count: Int) -> None:
         """The products of all positions, for `panels` blocks of output channels."""
@@ -273,26 +275,33 @@ class _Winograd:
 
     def _pixels(self, sums: Reg) -> None:
         """The pixels of one tile from its sums."""
-        f, side, m = self.f, self.side, self.plan.tile
-        along = _OUTPUT[m]
-        for lane in range(0, BLOCK, self.lanes):
-            columns = []
-            for j in range(side):
-                f.barrier()
-                places = ((i * side + j) * self.sums_pitch + lane for i in range(side))
-                columns.append(along(f, [self._load(sums, place) for place in places]))
-            for i in range(m):
-                f.barrier()
-                for j, value in enumerate(along(f, [column[i] for column in columns])):
-                    f.store(value, f.address(self.pixels, (i * m + j) * BLOCK + lane, self.size), self.size)
+        f, size, side, m = self.f, self.size, self.side, self.plan.tile
+        with f.loop(0, BLOCK, self.lanes) as lane:
+            here, there = f.address(sums, lane.i, size), f.address(self.pixels, lane.i, size)
 
-    def _load(self, base: Reg, place: Int) -> Reg:
-        return self.f.load(self.part, self.f.address(base, place, self.size), self.size)
+            def load(i: int, j: int) -> Reg:
+                return f.load(self.part, f.address(here, (i * side + j) * self.sums_pitch, size), size)
+
+            def store(i: int, j: int, value: Reg) -> None:
+                f.store(value, f.address(there, (i * m + j) * BLOCK, size), size)
+
+            self._square(_OUTPUT[m], load, store)
+
+    def _square(
+        self, along: Transform, load: Callable[[int, int], Reg], store: Callable[[int, int, Reg], None]
+    ) -> None:
+        """Transforms m + 2 by m + 2 vectors along their columns, and then along their rows."""
+        f, columns = self.f, []
+        for j in range(self.side):
+            f.barrier()
+            columns.append(along(f, [load(i, j) for i in range(self.side)]))
+        for i in range(len(columns[0])):
+            f.barrier()
+            for j, value in enumerate(along(f, [column[i] for column in columns])):
+                store(i, j, value)
 
 
 # --- transforms of one row or column --------------------------------------------------------------------------------
-
-Transform = Callable[[Kernel, Sequence[Reg]], list[Reg]]
 
 
 def _times(f: Kernel, factor: float, a: Reg, b: Reg) -> Reg:
