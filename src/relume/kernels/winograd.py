@@ -35,10 +35,11 @@ from relume.program.types import ConstReader, KernelDef, KernelSpec, Reuse
 
 INPUT_BYTES = 256 * 1024
 """Transformed inputs of one task, about: half a second-level cache."""
-STACK_BYTES = 1024 * 1024
-"""What a kernel may ask of a thread's stack."""
+STACK_BYTES = 512 * 1024
+"""Transformed inputs at most: what a kernel may ask of its thread's stack."""
 UNIT = 12
-"""Tiles of one task come in multiples of it, so that rows of products do: 6 on AVX2, 12 on AVX-512."""
+"""Tiles of one task come in multiples of it, so that rows of products do: 6 on AVX2, 12 on AVX-512. Of very many
+channels half of it must do."""
 MOST_TILES = 48
 BLOCKS = 2
 """Blocks of output channels of one task."""
@@ -85,9 +86,10 @@ class Plan:
         down, across = (dims.ceildiv(extent, tile) for extent in y.dims[2:4])
         tiles = y.dims[0] * down * across
         bytes_ = (tile + 2) ** 2 * -(-channels // BLOCK) * BLOCK * u.dtype.bytes
-        if bytes_ * UNIT > STACK_BYTES:
+        least = UNIT if bytes_ * UNIT <= STACK_BYTES else UNIT // 2
+        if bytes_ * least > STACK_BYTES:
             raise CompileError(f"{spec.kernel}: too many input channels", got=channels, hint="use conv_blocked")
-        group = max(UNIT, min(MOST_TILES, INPUT_BYTES // max(1, bytes_)) // UNIT * UNIT)
+        group = max(least, min(MOST_TILES, INPUT_BYTES // max(1, bytes_)) // UNIT * UNIT)
         if isinstance(tiles, int) and tiles:
             groups = -(-tiles // group)
             group = -(-tiles // groups)
