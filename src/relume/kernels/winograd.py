@@ -89,7 +89,7 @@ class Plan:
         least = UNIT if bytes_ * UNIT <= STACK_BYTES else UNIT // 2
         if bytes_ * least > STACK_BYTES:
             raise CompileError(f"{spec.kernel}: too many input channels", got=channels, hint="use conv_blocked")
-        group = max(least, min(MOST_TILES, INPUT_BYTES // max(1, bytes_)) // UNIT * UNIT)
+        group = max(least, min(MOST_TILES, INPUT_BYTES // bytes_) // UNIT * UNIT)
         if isinstance(tiles, int) and tiles:
             groups = -(-tiles // group)
             group = -(-tiles // groups)
