@@ -138,7 +138,7 @@ class _Winograd:
 
         budget = accumulators(target) // vectors_per_block(target, x.dtype)
         self.panels = 2 if budget >= 2 * UNIT else 1
-        self.rows = min(UNIT, budget // self.panels)
+        self.rows = min(UNIT, budget // self.panels, plan.group)
         self.side = plan.tile + 2
         self.input_blocks = -(-self.channels // BLOCK)
         # A run-time number of tiles is rounded up to whole rows of products: room for them, which nobody looks at.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from relume.base.dims import Dim
-from relume.base.dtypes import DType, f64
 from relume.lower.elementwise import run_with_epilogue
 from relume.lower.groups import Group
 from relume.lower.lowering import FLOATS, NUMBERS, Lower, Lowering, NotSupported, conv_pads, want_block, want_dtype
-from relume.ops import winograd
-from relume.program.types import Param, View
+from relume.program.types import View
 
 
 def _params(group: Group, *names: str) -> dict[str, Any]:
@@ -53,61 +51,6 @@ def plain(low: Lowering, group: Group) -> None:
     run_with_epilogue(low, "conv_plain", group, [low.view(x), low.view(weights)], _bias(low, group), **params)
 
 
-def transform(low: Lowering, group: Group) -> None:
-    """The weights of a Winograd convolution: a body per position, the operations of the op's reference in its order."""
-    assert group.head is not None
-    (w,) = group.operands
-    want_dtype(w, FLOATS)
-    dtype, matrix = w.dtype, winograd.WEIGHTS[group.head.attrs["tile"]]  # type: ignore[index]
-    source, target = low.view(w), low.result(group.targets[0])
-    window = [(row, column) for row in range(winograd.WINDOW) for column in range(winograd.WINDOW)]
-    inputs = [
-        source.seen(source.dims[:2], source.strides[:2], source.offset + row * source.strides[2] + column * step)
-        for row, column in window
-        for step in source.strides[3:]
-    ]
-    for i, down in enumerate(matrix):
-        for j, across in enumerate(matrix):
-            body = _Steps(len(inputs))
-            wide = {place: body.add("cast", number, to=f64) for number, place in enumerate(window)}
-            columns = [
-                body.combined(down, [wide[row, column] for row in range(winograd.WINDOW)])
-                for column in range(winograd.WINDOW)
-            ]
-            out = body.add("cast", body.combined(across, columns), dtype=dtype, to=dtype)
-            position = i * len(matrix) + j
-            at = target.seen(
-                (target.dims[0], target.dims[2]),
-                (target.strides[0], target.strides[2]),
-                target.offset + position * target.strides[1],
-            )
-            low.run("map", inputs, [at], body=tuple(body.steps), outs=(out,))
-
-
-class _Steps:
-    """A body under construction, in f64."""
-
-    def __init__(self, inputs: int) -> None:
-        self.inputs = inputs
-        self.steps: list[Param] = []
-
-    def add(self, op: str, *args: int, dtype: DType = f64, **attrs: Param) -> int:
-        self.steps.append((op, args, tuple(attrs.items()), dtype.name))
-        return self.inputs + len(self.steps) - 1
-
-    def combined(self, row: Sequence[float], parts: Sequence[int]) -> int:
-        """The sum of the parts by the factors of `row`, terms ascending and those of factor 0 left out."""
-        products = [
-            self.add("mul", self.add("constant", value=float(factor)), part)
-            for factor, part in zip(row, parts)
-            if factor
-        ]
-        total = products[0]
-        for product in products[1:]:
-            total = self.add("add", total, product)
-        return total
-
-
 _BLOCKED = {
     "conv_blocked": ("strides", "dilations", "channels"),
     "conv_winograd": ("channels", "tile"),
@@ -120,5 +63,4 @@ LOWERINGS: Mapping[str, Lower] = {
     "conv_blocked": blocked,
     "conv_winograd": blocked,
     "depthwise_blocked": blocked,
-    "winograd_weights": transform,
 }
