@@ -27,6 +27,9 @@ Matrix = tuple[tuple[float, ...], ...]
 WINDOW = 3
 """Weights on a side."""
 
+AT_ONCE = 1 << 14
+"""Windows that are transformed at once: what is between the first step and the last stays in the cache."""
+
 WEIGHTS: Mapping[int, Matrix] = MappingProxyType(
     {
         4: (
@@ -95,13 +98,16 @@ def _combined(row: Sequence[float], parts: Sequence[np.ndarray]) -> np.ndarray:
 
 def _weights(w: np.ndarray, *, attrs: Resolved, regions: object) -> tuple[np.ndarray, ...]:
     matrix = WEIGHTS[attrs["tile"]]
-    at = np.ascontiguousarray(np.moveaxis(w.astype(np.float64), (2, 3), (0, 1)))  # [row][column] of [O, C]
     out = np.empty((w.shape[0], len(matrix) ** 2, w.shape[1]), w.dtype)
-    with np.errstate(all="ignore"):
-        for i, down in enumerate(matrix):
-            columns = [_combined(down, list(at[:, column])) for column in range(WINDOW)]
-            for j, across in enumerate(matrix):
-                out[:, i * len(matrix) + j] = _combined(across, columns).astype(w.dtype)
+    step = max(1, AT_ONCE // max(1, w.shape[1]))
+    for first in range(0, len(w), step):
+        some = slice(first, first + step)
+        at = np.ascontiguousarray(w[some].transpose(2, 3, 0, 1), np.float64)
+        with np.errstate(all="ignore"):
+            for i, down in enumerate(matrix):
+                columns = [_combined(down, list(at[:, column])) for column in range(WINDOW)]
+                for j, across in enumerate(matrix):
+                    out[some, i * len(matrix) + j] = _combined(across, columns)
     return (out,)
 
 
