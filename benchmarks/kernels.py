@@ -24,6 +24,7 @@ from relume.kernels.conv import CONV_BLOCKED
 from relume.kernels.conv_plain import CONV_PLAIN
 from relume.kernels.depthwise import DEPTHWISE_BLOCKED
 from relume.kernels.matmul import MATMUL_PACKED
+from relume.kernels.winograd import CONV_WINOGRAD
 from relume.program.types import KernelDef
 from relume.runtime.image import MappedImage
 
@@ -74,6 +75,22 @@ def conv(c: int, o: int, size: int, kernel: int, stride: int = 1) -> Case:
     ]
     params = {"strides": (stride, stride), "dilations": (1, 1), "channels": c, "body": BIAS_RELU, "outs": (3,)}
     return CONV_BLOCKED, operands, params, 2.0 * blocks * 16 * c * kernel * kernel * size * size
+
+
+def winograd(c: int, o: int, size: int, tile: int) -> Case:
+    """The same, of a 3x3 window and stride 1, in Winograd's form; the operations are those of a direct convolution."""
+    rng = np.random.default_rng(0)
+    full = -(-size // tile) * tile + 2
+    blocks = -(-o // 16)
+    bias = np.broadcast_to(normal(rng, 1, blocks, 1, 1, 16), (1, blocks, size, size, 16))
+    operands = [
+        ("in", normal(rng, 1, -(-c // 16), full, full, 16)),
+        ("const", normal(rng, blocks, (tile + 2) ** 2, c, 16)),
+        ("const", bias),
+        ("out", np.empty((1, blocks, size, size, 16), np.float32)),
+    ]
+    params = {"channels": c, "tile": tile, "body": BIAS_RELU, "outs": (3,)}
+    return CONV_WINOGRAD, operands, params, 2.0 * blocks * 16 * c * 9 * size * size
 
 
 def depthwise(c: int, size: int, kernel: int, stride: int = 1) -> Case:
@@ -131,6 +148,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "matmul 1x1024x1024": lambda: matmul(1, 1024, 1024),
     "matmul 1x4096x4096": lambda: matmul(1, 4096, 4096),
     **{f"conv {name}": partial(conv, *shape) for name, shape in RESNET50.items()},
+    **{
+        f"winograd {c}->{o} {size}x{size} F({tile},3)": partial(winograd, c, o, size, tile)
+        for c, o, size in ((64, 64, 56), (128, 128, 28), (256, 256, 14), (512, 512, 7), (16, 16, 80), (96, 24, 40))
+        for tile in (4, 2)
+    },
     "depthwise 32 112x112 3x3": lambda: depthwise(32, 112, 3),
     "depthwise 144 56x56 3x3": lambda: depthwise(144, 56, 3),
     "depthwise 384 14x14 3x3": lambda: depthwise(384, 14, 3),

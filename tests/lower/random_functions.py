@@ -188,10 +188,15 @@ class Draw:
         for _ in range(self.dice.randint(1, 3)):
             size = self.dice.choice((1, 3))
             before, after = self.dice.randint(0, 2), self.dice.randint(0, 2)
-            weights = self.build.constant(self.array((1, 5, size, size, 16)))
             bias = [self.build.constant(self.array((1, 16)))] if self.dice.random() < 0.5 else []
             attrs = {"strides": (1, 1), "pads": (before, 1, after, 1), "dilations": (1, 1)}
-            y = self.emit(ops.conv_blocked, x, weights, *bias, channels=5, **attrs)
+            if size == 3 and self.dice.random() < 0.5:
+                tile = self.dice.choice((4, 2))
+                weights = self.build.constant(self.array((1, (tile + 2) ** 2, 5, 16)))
+                y = self.emit(ops.conv_winograd, x, weights, *bias, channels=5, tile=tile, pads=attrs["pads"])
+            else:
+                weights = self.build.constant(self.array((1, 5, size, size, 16)))
+                y = self.emit(ops.conv_blocked, x, weights, *bias, channels=5, **attrs)
             y = self.emit(ops.relu, y)
             attrs["pads"] = (1, 0, 0, after)
             deep = self.build.constant(self.array((1, 2, 2, 16)))

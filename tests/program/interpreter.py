@@ -138,7 +138,7 @@ def _conv(op):
         x, weights, *extras = inputs
         attrs = {name: value for name, value in params.items() if name not in ("body", "outs")}
         if op != "conv":
-            attrs["pads"] = (0, 0, 0, 0)
+            attrs["pads"] = (0, 0, 0, 0)  # The view has the border.
         first = _reference(op, [x, weights], **attrs)
         spatial = tuple(slice(0, extent) for extent in outputs[0].shape)
         return _body([first[spatial], *extras], params, outputs[0].shape)
@@ -233,6 +233,7 @@ KERNELS = {
     "dot": _dot,
     "conv_plain": _conv("conv"),
     "conv_blocked": _conv("conv_blocked"),
+    "conv_winograd": _conv("conv_winograd"),
     "depthwise_blocked": _conv("depthwise_blocked"),
     "window": _window,
     "reduce": _reduce,

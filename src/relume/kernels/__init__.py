@@ -25,6 +25,7 @@ from relume.kernels.scatter import ROW_NUMBERS, SCATTER_ADD, SCATTER_UPDATE
 from relume.kernels.scatter_nd import SCATTER_ND
 from relume.kernels.top_k import TOP_K
 from relume.kernels.window import WINDOW
+from relume.kernels.winograd import CONV_WINOGRAD
 from relume.program.types import KernelDef
 
 KERNELS: Mapping[str, KernelDef] = MappingProxyType(
@@ -49,6 +50,7 @@ KERNELS: Mapping[str, KernelDef] = MappingProxyType(
             MATMUL_PACKED,
             DOT,
             CONV_BLOCKED,
+            CONV_WINOGRAD,
             DEPTHWISE_BLOCKED,
             CONV_PLAIN,
         )

@@ -108,7 +108,7 @@ class Epilogue:
         body is unrolled over the registers; a long one loops over the tile, put down in `scratch` (room for `sums`).
         With `columns` the loop goes element by element, over the first `columns` lanes only.
         """
-        f, type_ = self.kernel, element(sums[0].type)
+        f = self.kernel
         if columns is None and not self.is_heavy:
             for index, value in zip(product(*map(range, shape)), sums):
                 self.at(*index, 0).apply(value)
@@ -116,17 +116,25 @@ class Epilogue:
         count, size = lanes(sums[0].type), self.dtype.bytes
         for number, value in enumerate(sums):
             f.store(value, f.address(scratch, number * count, size), size)
+        self.finish_stored(shape, shape, scratch, sums[0].type, columns)
+
+    def finish_stored(
+        self, shape: Sequence[Int], pitch: Sequence[int], scratch: Reg, type_: str, columns: Int | None = None
+    ) -> None:
+        """Applies the body to a tile that lies in `scratch`, vectors of `type_` in C order under the extents `pitch`:
+        to the first `shape` of them, as `finish_tile` does."""
+        f, count, size = self.kernel, lanes(type_), self.dtype.bytes
         with ExitStack() as loops:
             where = [loops.enter_context(f.loop(0, extent)).i for extent in shape]
             place: Int = 0
-            for i, extent in zip(where, shape):
+            for i, extent in zip(where, pitch):
                 place = f.add(f.mul(place, extent), i)
             vector_at = f.address(scratch, place, count * size)
             if columns is None:
-                self.at(*where, 0).apply(f.load(sums[0].type, vector_at, size))
+                self.at(*where, 0).apply(f.load(type_, vector_at, size))
                 return
             with f.loop(0, columns) as column:
-                value = f.load(type_, f.address(vector_at, column.i, size), size)
+                value = f.load(element(type_), f.address(vector_at, column.i, size), size)
                 self.at(*where, column.i).apply(value)
 
 

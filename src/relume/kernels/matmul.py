@@ -12,7 +12,6 @@ registers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relume.base import dims
@@ -21,7 +20,7 @@ from relume.base.errors import CompileError
 from relume.base.targets import BLOCK, Target
 from relume.kernels.epilogue import Epilogue, reuse
 from relume.kernels.ir import Int, Kernel, Reg, llvm_type, vector
-from relume.kernels.microkernel import Moved, prefetch, split, tile_loop, unravel
+from relume.kernels.microkernel import Product, split, tile_loop, unravel
 from relume.kernels.tiles import accumulators, segments, vectors_per_block
 from relume.program.types import IN, ConstReader, KernelDef, KernelSpec, OperandSpec, Reuse
 
@@ -179,38 +178,13 @@ class _Matmul:
 
     def multiply(self, a: Reg, b: Reg, rows: int, panels: int) -> list[list[Reg]]:
         """The product of `rows` rows at `a` and `panels` panels at `b`: registers [panel][row]."""
-        f, wide = self.f, vector(self.type, BLOCK)
-        row_step, k_step = self.a_strides[-2:]
+        f = self.f
+        row_step, left_step = self.a_strides[-2:]
         lines = [split(f, (a, 0), f.mul(row, row_step), self.size) for row in range(rows)]
         columns = [split(f, (b, 0), f.mul(panel, self.bp_strides[-3]), self.size) for panel in range(panels)]
-
-        def steps(k: Int, count: int, sums: Sequence[Reg]) -> list[Reg]:
-            out = list(sums)
-            xs = Moved(f, f.mul(k, k_step), self.size)
-            ws = Moved(f, f.mul(k, self.bp_strides[-2]), self.size)
-            for u in range(count):
-                f.barrier()
-                if self.prefetches:
-                    for column in columns:
-                        prefetch(f, ws.at(column, f.add(f.mul(u, self.bp_strides[-2]), PREFETCH_AHEAD // self.size)))
-                right = [f.load(wide, ws.at(column, f.mul(u, self.bp_strides[-2])), self.size) for column in columns]
-                for row, line in enumerate(lines):
-                    left = f.splat(f.load(self.type, xs.at(line, f.mul(u, k_step)), self.size), BLOCK)
-                    for panel in range(panels):
-                        out[panel * rows + row] = f.fma(left, right[panel], out[panel * rows + row])
-            return out
-
-        sums: list[Reg] = [f.zero(wide)] * (rows * panels)
-        whole = f.mul(f.div(self.k, self.unroll), self.unroll)
-        if not (isinstance(whole, int) and whole == 0):
-            with f.loop(0, whole, self.unroll, carry=sums) as loop:
-                loop.next = steps(loop.i, self.unroll, loop.carried)
-            sums = loop.results
-        if not (isinstance(self.k, int) and self.k == whole):
-            with f.loop(whole, self.k, 1, carry=sums) as loop:
-                loop.next = steps(loop.i, 1, loop.carried)
-            sums = loop.results
-        return [sums[panel * rows : (panel + 1) * rows] for panel in range(panels)]
+        ahead = PREFETCH_AHEAD // self.size if self.prefetches else 0
+        product = Product(self.type, self.size, self.k, left_step, self.bp_strides[-2], self.unroll, ahead)
+        return product.emit(f, lines, columns)
 
     def store(self, epilogue: Epilogue, batch: int, row: Int, panel: Int, sums: list[list[Reg]]) -> None:
         """Runs the epilogue on a tile whose first element is (row, panel * 16)."""

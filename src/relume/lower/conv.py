@@ -39,8 +39,7 @@ def blocked(low: Lowering, group: Group) -> None:
     if not weights.tensor.is_static:
         raise NotSupported(f"the weights are {weights.tensor}, and their extents must be known at compile time")
     source = low.ordered(low.padded(x, conv_pads(group) or (0, 0, 0, 0)), x.name, 1)
-    names = ("strides", "dilations", "channels") if group.op == "conv_blocked" else ("strides", "dilations")
-    params = _params(group, *names)
+    params = _params(group, *_BLOCKED[group.op])
     run_with_epilogue(low, group.op, group, [source, low.in_order(weights)], _bias(low, group), lanes=True, **params)
 
 
@@ -52,4 +51,16 @@ def plain(low: Lowering, group: Group) -> None:
     run_with_epilogue(low, "conv_plain", group, [low.view(x), low.view(weights)], _bias(low, group), **params)
 
 
-LOWERINGS: Mapping[str, Lower] = {"conv": plain, "conv_blocked": blocked, "depthwise_blocked": blocked}
+_BLOCKED = {
+    "conv_blocked": ("strides", "dilations", "channels"),
+    "conv_winograd": ("channels", "tile"),
+    "depthwise_blocked": ("strides", "dilations"),
+}
+"""The attributes that the kernels of blocked convolutions take."""
+
+LOWERINGS: Mapping[str, Lower] = {
+    "conv": plain,
+    "conv_blocked": blocked,
+    "conv_winograd": blocked,
+    "depthwise_blocked": blocked,
+}

@@ -16,7 +16,7 @@ from relume.base.locations import Location
 from relume.graph.types import Attr, Constant, Graph, Node, Value
 from relume.kernels.elementwise import STEPS
 
-EPILOGUES = frozenset({"conv", "conv_blocked", "depthwise_blocked", "matmul", "matmul_packed"})
+EPILOGUES = frozenset({"conv", "conv_blocked", "conv_winograd", "depthwise_blocked", "matmul", "matmul_packed"})
 """The ops whose kernels run steps on each result before they store it."""
 
 

@@ -51,7 +51,9 @@ Pads = tuple[int, int, int, int]
 Lower = Callable[["Lowering", Group], None]
 """Emits the instructions of one group and gives each of its targets a view. Raises `NotSupported`."""
 
-WRITES_ANY_STRIDES = frozenset({"map", "conv_blocked", "depthwise_blocked", "concat", "pad", "pack", "unpack"})
+WRITES_ANY_STRIDES = frozenset(
+    {"map", "conv_blocked", "conv_winograd", "depthwise_blocked", "concat", "pad", "pack", "unpack"}
+)
 """The groups whose kernels can write into the inside of a halo."""
 
 IN_PLACE = frozenset({"scatter_add", "scatter_update"})
@@ -323,9 +325,15 @@ def _grown(shape: Sequence[Dim], pads: Pads) -> tuple[Dim, ...]:
 
 def conv_pads(group: Group) -> Pads | None:
     """The border that a group's kernel wants around its first operand; None where it wants none."""
-    if group.op not in ("conv_blocked", "depthwise_blocked") or group.head is None:
+    if group.op not in ("conv_blocked", "conv_winograd", "depthwise_blocked") or group.head is None:
         return None
-    pads: Pads = tuple(group.head.attrs["pads"])  # type: ignore[arg-type, assignment]
+    top, left, bottom, right = group.head.attrs["pads"]  # type: ignore[misc]
+    if group.op == "conv_winograd":
+        # Tiles are read whole. Where it is not known how much the last ones lack, it is taken for the most.
+        tile: int = group.head.attrs["tile"]  # type: ignore[assignment]
+        more = [-extent % tile if isinstance(extent, int) else tile - 1 for extent in group.targets[0].dims[2:4]]
+        bottom, right = bottom + more[0], right + more[1]
+    pads: Pads = top, left, bottom, right
     return pads if any(pads) else None
 
 

@@ -9,7 +9,7 @@ from relume.base.errors import UnsupportedError
 from relume.base.targets import Target
 from relume.graph.types import Function, Value
 from relume.kernels import KERNELS
-from relume.lower import along, conv, elementwise, index, linalg, reduce, shape, state, window
+from relume.lower import along, conv, elementwise, index, linalg, reduce, shape, state, window, winograd
 from relume.lower.groups import EPILOGUES, STEPS, Group, groups_of
 from relume.lower.lowering import Lower, Lowering, NotSupported
 from relume.program.types import KernelDef, Program
@@ -20,6 +20,7 @@ TABLE: Mapping[str, Lower] = {
     **along.LOWERINGS,
     **linalg.LOWERINGS,
     **conv.LOWERINGS,
+    **winograd.LOWERINGS,
     **window.LOWERINGS,
     **shape.LOWERINGS,
     **index.LOWERINGS,

@@ -25,6 +25,7 @@ from relume.ops import (
     shape,
     state,
     window,
+    winograd,
 )
 from relume.ops.along import cumulative, top_k
 from relume.ops.bits import bit_and, bit_not, bit_or, bit_xor, bitcast, shift_left, shift_right
@@ -76,6 +77,7 @@ from relume.ops.reduce import argmax, reduce_max, reduce_mean, reduce_min, reduc
 from relume.ops.shape import broadcast, concat, extents, pack, pad, reshape, slice_, transpose, unpack
 from relume.ops.state import scatter_add, scatter_update, state_read, state_write
 from relume.ops.window import argmax_pool, avg_pool, max_pool, sum_pool
+from relume.ops.winograd import conv_winograd, winograd_weights
 
 FAMILIES: tuple[ModuleType, ...] = (
     elementwise,
@@ -84,6 +86,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     along,
     linalg,
     convolution,
+    winograd,
     window,
     shape,
     index,
@@ -100,12 +103,12 @@ OPS: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in FAMILIES 
 __all__ = [
     "FAMILIES", "OPS",
     "abs_", "add", "and_", "argmax", "argmax_pool", "atan", "avg_pool", "batch_norm", "bit_and", "bit_not", "bit_or",
-    "bit_xor", "bitcast", "broadcast", "cast", "ceil", "concat", "conv", "conv_blocked", "cos", "cumulative",
-    "depthwise_blocked", "dequantize", "div", "equal", "erf", "exp", "expm1", "extents", "floor", "fused", "gather",
-    "gather_nd", "gelu", "greater", "if_", "iota", "layer_norm", "less", "log", "log1p", "loop", "matmul",
+    "bit_xor", "bitcast", "broadcast", "cast", "ceil", "concat", "conv", "conv_blocked", "conv_winograd", "cos",
+    "cumulative", "depthwise_blocked", "dequantize", "div", "equal", "erf", "exp", "expm1", "extents", "floor", "fused",
+    "gather", "gather_nd", "gelu", "greater", "if_", "iota", "layer_norm", "less", "log", "log1p", "loop", "matmul",
     "matmul_packed", "max_", "max_pool", "min_", "mul", "neg", "not_", "or_", "pack", "pad", "pow_", "quantize",
     "random_uniform", "reciprocal", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu",
     "rem", "reshape", "round_", "scatter_add", "scatter_nd", "scatter_update", "select", "shift_left", "shift_right",
     "sigmoid", "sign", "sin", "slice_", "softmax", "sqrt", "state_read", "state_write", "sub", "sum_pool", "tanh",
-    "top_k", "transpose", "unpack",
+    "top_k", "transpose", "unpack", "winograd_weights",
 ]  # fmt: skip

@@ -115,7 +115,7 @@ conv = OpDef(
 # --- blocked --------------------------------------------------------------------------------------------------------
 
 
-def _blocked_result(x: Tensor, w: Tensor, b: Tensor | None, attrs: Mapping[str, Attr], window: int) -> Tensor:
+def blocked_result(x: Tensor, w: Tensor, b: Tensor | None, attrs: Mapping[str, Attr], window: int) -> Tensor:
     """What both blocked convolutions check; `window` is the first of w's two window axes."""
     dtype = inference.want_same_dtype(x, w, *(() if b is None else (b,)))
     inference.want_kind("x", x, NUMBER)
@@ -139,7 +139,7 @@ def _infer_conv_blocked(x: Tensor, w: Tensor, b: Tensor | None = None, *, attrs:
         inference.want_dim("the lanes of x", x.dims[-1], BLOCK)
         inference.want_dim("the blocks of x", x.dims[1], dims.ceildiv(channels, BLOCK))
     inference.want_dim("the input channels of w", w.dims[1], channels)
-    return _blocked_result(x, w, b, attrs, 2)
+    return blocked_result(x, w, b, attrs, 2)
 
 
 @infer_tensors
@@ -148,18 +148,18 @@ def _infer_depthwise_blocked(x: Tensor, w: Tensor, b: Tensor | None = None, *, a
     inference.want_dim("the lanes of x", x.dims[-1], BLOCK)
     inference.want_rank("w", w, 4)
     inference.want_dim("the blocks of w", w.dims[0], x.dims[1])
-    y = _blocked_result(x, w, b, attrs, 1)
+    y = blocked_result(x, w, b, attrs, 1)
     return Tensor(y.dtype, (y.dims[0], inference.known(x.dims[1], w.dims[0]), *y.dims[2:]))
 
 
-def _flat(array: np.ndarray, axis: int) -> np.ndarray:
+def flat(array: np.ndarray, axis: int) -> np.ndarray:
     """Puts the last axis, of 16, behind `axis`, of blocks, and makes them one: all lanes are channels."""
     lanes = np.moveaxis(array, -1, axis + 1)
     return lanes.reshape(*array.shape[:axis], array.shape[axis] * BLOCK, *array.shape[axis + 1 : -1])
 
 
-def _split(array: np.ndarray, axis: int) -> np.ndarray:
-    """The inverse of `_flat`."""
+def split(array: np.ndarray, axis: int) -> np.ndarray:
+    """The inverse of `flat`."""
     blocks = array.shape[axis] // BLOCK
     return np.moveaxis(array.reshape(*array.shape[:axis], blocks, BLOCK, *array.shape[axis + 1 :]), axis + 1, -1)
 
@@ -168,19 +168,19 @@ def _conv_blocked(
     x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, *, attrs: Resolved, regions: object
 ) -> tuple[np.ndarray, ...]:
     bias = () if b is None else (b.reshape(-1),)
-    channels = _flat(x, 1)[:, : attrs["channels"]] if x.ndim == 5 else x
-    (y,) = _conv(channels, _flat(w, 0), *bias, attrs={**attrs, "groups": 1}, regions=())
-    return (_split(y, 1),)
+    channels = flat(x, 1)[:, : attrs["channels"]] if x.ndim == 5 else x
+    (y,) = _conv(channels, flat(w, 0), *bias, attrs={**attrs, "groups": 1}, regions=())
+    return (split(y, 1),)
 
 
 def _depthwise_blocked(
     x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, *, attrs: Resolved, regions: object
 ) -> tuple[np.ndarray, ...]:
     bias = () if b is None else (b.reshape(-1),)
-    channels = _flat(x, 1)
+    channels = flat(x, 1)
     groups = max(1, channels.shape[1])
-    (y,) = _conv(channels, _flat(w, 0)[:, None], *bias, attrs={**attrs, "groups": groups}, regions=())
-    return (_split(y, 1),)
+    (y,) = _conv(channels, flat(w, 0)[:, None], *bias, attrs={**attrs, "groups": groups}, regions=())
+    return (split(y, 1),)
 
 
 def _blocked(

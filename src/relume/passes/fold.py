@@ -17,7 +17,10 @@ from relume.ops import transpose
 from relume.runtime.memory import rooms
 
 GROWTH = 1 << 20
-"""Bytes by which a folded result may exceed its operands: a broadcast stays a broadcast, it does not become data."""
+"""Bytes that a folded result may have beyond `MULTIPLE` times its operands': a broadcast stays a broadcast, it does not
+become data."""
+MULTIPLE = 4
+"""Weights transformed for a convolution are up to four times as many (`ops.winograd_weights`)."""
 
 
 LARGE = 1 << 20
@@ -41,12 +44,12 @@ def foldable(node: Node, known: Container[Value] = ()) -> bool:
 
 
 def grows(node: Node) -> bool:
-    """Whether the results, all static, take more than `GROWTH` bytes above what the operands take."""
+    """Whether the results, all static, take more than `GROWTH` bytes above `MULTIPLE` times what the operands take."""
     made, read = (
         sum(int(dims.evaluate(value.tensor.elements, {})) * value.dtype.bytes for value in values)
         for values in (node.results, node.operands)
     )
-    return made > read + GROWTH
+    return made > read * MULTIPLE + GROWTH
 
 
 def constant_values(graph: Graph, waits: Callable[[Node], bool] = lambda node: False) -> dict[Value, Node]:

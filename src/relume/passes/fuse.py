@@ -8,7 +8,7 @@ from relume.graph.rewriter import Rewriter
 from relume.graph.types import Constant, Graph, Node, Value
 from relume.ops import fused
 
-ANCHORS = frozenset({"conv_blocked", "depthwise_blocked", "matmul_packed", "conv"})
+ANCHORS = frozenset({"conv_blocked", "conv_winograd", "depthwise_blocked", "matmul_packed", "conv"})
 """Ops whose kernels take an element-wise epilogue."""
 
 MOST_NODES = 64

@@ -15,12 +15,14 @@ from functools import partial
 
 from relume import ops
 from relume.base.dims import Dim
+from relume.base.dtypes import f32
 from relume.base.targets import BLOCK
 from relume.graph.builder import Builder
 from relume.graph.opdef import OpDef, Trait
 from relume.graph.passes import graph_pass
 from relume.graph.rewriter import Rewriter
 from relume.graph.types import Constant, Graph, Node, Value
+from relume.passes import winograd
 from relume.passes.derive import steady
 from relume.passes.fold import constant_values
 
@@ -101,7 +103,7 @@ def _read_few(graph: Graph) -> Graph:
 
 
 def _conv(build: Builder, node: Node) -> Value | None:
-    """conv(x, w, b) -> unpack(conv_blocked(pack(x), pack(w), pack(b)))"""
+    """conv(x, w, b) -> unpack(conv_blocked(pack(x), pack(w), pack(b))), or the depthwise or the Winograd form of it"""
     x, w, *bias = node.operands
     if node.result.tensor.rank != 4 or not w.dtype.is_float:
         return None
@@ -116,10 +118,26 @@ def _conv(build: Builder, node: Node) -> Value | None:
         flat = build.apply(ops.reshape, w, dims=(out_channels, *w.dims[2:]))
         weights = build.apply(ops.pack, flat, axis=0, block=BLOCK)
         y = build.apply(ops.depthwise_blocked, packed, weights, *biases, **window)
+    elif tile := _winograd_tile(node):
+        transformed = build.apply(ops.winograd_weights, w, tile=tile)
+        weights = build.apply(ops.pack, transformed, axis=0, block=BLOCK)
+        pads = {"pads": window["pads"]}
+        y = build.apply(ops.conv_winograd, packed, weights, *biases, **pads, channels=w.dims[1], tile=tile)
     else:
         weights = build.apply(ops.pack, w, axis=0, block=BLOCK)
         y = build.apply(ops.conv_blocked, packed, weights, *biases, **window, channels=w.dims[1])
     return build.apply(ops.unpack, y, axis=_AXIS, size=out_channels)
+
+
+def _winograd_tile(node: Node) -> int | None:
+    """The tiles of a convolution in one group that Winograd's algorithm is for, and worth it; else None."""
+    w = node.operands[1]
+    outputs, channels, *window = w.dims
+    steps = (*node.attrs["strides"], *node.attrs["dilations"])
+    if w.dtype is not f32 or window != [3, 3] or set(steps) != {1}:
+        return None
+    assert isinstance(channels, int) and isinstance(outputs, int)
+    return winograd.tile(channels, outputs, node.result.dims[2:])
 
 
 def _matmul(build: Builder, node: Node) -> Value | None:
