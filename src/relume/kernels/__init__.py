@@ -21,6 +21,7 @@ from relume.kernels.iota import IOTA
 from relume.kernels.map import MAP
 from relume.kernels.matmul import MATMUL_PACKED
 from relume.kernels.reduce import REDUCE
+from relume.kernels.rows import ROWS
 from relume.kernels.scatter import ROW_NUMBERS, SCATTER_ADD, SCATTER_UPDATE
 from relume.kernels.scatter_nd import SCATTER_ND
 from relume.kernels.top_k import TOP_K
@@ -33,6 +34,7 @@ KERNELS: Mapping[str, KernelDef] = MappingProxyType(
         for kernel in (
             MAP,
             REDUCE,
+            ROWS,
             ARGMAX,
             CUMULATIVE,
             TOP_K,

@@ -1,8 +1,9 @@
 """Groups: the nodes that become one kernel.
 
 A group is a head (a convolution, a matrix product, any op with a kernel of its own) followed by element-wise steps,
-or element-wise steps alone. An op that stands by itself is a group without steps, a `fused` region is a group with
-them, so both go one way. A region that is no such group means the same as its nodes one by one, and becomes that.
+or element-wise steps alone, or such steps with reductions over the trailing axes among them (rows). An op that stands
+by itself is a group without steps, a `fused` region is a group with them, so both go one way. A region that is no such
+group means the same as its nodes one by one, and becomes that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from relume.base.dims import Dim
 from relume.base.locations import Location
 from relume.graph.types import Constant, Graph, Node, Value
 from relume.kernels.elementwise import STEPS
+from relume.kernels.stages import REDUCTIONS, fits_rows
 
 EPILOGUES = frozenset({"conv", "conv_blocked", "depthwise_blocked", "matmul", "matmul_packed"})
 """The ops whose kernels run steps on each result before they store it."""
@@ -22,6 +24,8 @@ EPILOGUES = frozenset({"conv", "conv_blocked", "depthwise_blocked", "matmul", "m
 @dataclass(frozen=True)
 class Group:
     """`head` (None: steps alone) on `operands`, then `steps`; `results` are their values, to be put into `targets`.
+
+    With `rows` there is no head, some steps reduce the last axes, and those are the extents of all axes together.
 
     Operands and targets are values of the function. Steps and results are nodes and values as they stand in a region;
     `names` gives the function's value for each value that enters the region.
@@ -34,11 +38,14 @@ class Group:
     targets: tuple[Value, ...]
     names: Mapping[Value, Value]
     location: Location | None
+    rows: tuple[Dim, ...] | None = None
 
     @property
     def op(self) -> str:
         """What the group is, for tables and messages."""
-        return self.head.op.name if self.head is not None else "map"
+        if self.head is not None:
+            return self.head.op.name
+        return "map" if self.rows is None else "rows"
 
 
 def uses_of(group: Group) -> tuple[Value, ...]:
@@ -82,7 +89,48 @@ def _region(node: Node) -> Iterator[Group]:
         operands = tuple(names.get(value, value) for value in head.operands) if head else ()
         yield Group(head, operands, steps, region.results, node.results, names, node.location)
         return
+    extents = rows_of(region)
+    if extents is not None:
+        yield Group(None, (), nodes, region.results, node.results, names, node.location, extents)
+        return
     yield from _one_by_one(node, region, names)
+
+
+def rows_of(region: Graph) -> tuple[Dim, ...] | None:
+    """The extents over which a region is one kernel over rows; None where it is not.
+
+    All its reductions are of the same last axes of such values and keep them (a result need not), everything else is
+    element-wise, and every result has the full extents or one element a row.
+    """
+    reductions = [node for node in region.nodes if node.op.name in REDUCTIONS]
+    if not reductions or not all(node.op.name in STEPS or node in reductions for node in region.nodes):
+        return None
+    full, axes = reductions[0].operands[0].dims, reductions[0].attrs["axes"]
+    count = len(axes)  # type: ignore[arg-type]
+    kept = full[: len(full) - count]
+    read = {value for node in region.nodes for value in node.operands}
+    if (
+        count
+        and axes == tuple(range(len(kept), len(full)))
+        and all(node.operands[0].dims == full and node.attrs["axes"] == axes for node in reductions)
+        and all(node.attrs["keep"] or node.result not in read for node in reductions)
+        and all(fits_rows(value.dims, full, count) for value in read)
+        and all(_reaches(node.result.dims, full) for node in region.nodes if node.result in read)
+        and all(_is_by_row(value, region, full, kept) for value in region.results)
+        and region.params
+    ):
+        return full
+    return None
+
+
+def _is_by_row(value: Value, region: Graph, full: Sequence[Dim], kept: Sequence[Dim]) -> bool:
+    """Whether a result has the full extents, or one element for each row."""
+    maker = next((node for node in region.nodes if value in node.results), None)
+    if maker is None:
+        return False
+    if maker.op.name in REDUCTIONS and not maker.attrs["keep"]:
+        return True
+    return value.dims in (tuple(full), (*kept, *(1,) * (len(full) - len(kept))))
 
 
 def _reaches(dims: Sequence[Dim], shape: Sequence[Dim]) -> bool:
