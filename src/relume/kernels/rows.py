@@ -49,7 +49,8 @@ class _Plan:
         stages = Stages(spec)
         length = stages.length
         for operand in spec.operands:
-            if len(operand.dims) == len(spec.operands[0].dims) and operand.dims[-1] != 1 and operand.strides[-1] != 1:
+            by_row = len(operand.dims) < len(spec.operands[0].dims) or operand.dims[-1] in (0, 1)
+            if not by_row and operand.strides[-1] != 1:
                 raise CompileError("a row of `rows` is no run of elements", expected="a stride of 1", got=operand)
         kept = spec.operands[0].dims[:-1]
         axes = merged([_axis(spec, axis, extent) for axis, extent in enumerate(kept)])

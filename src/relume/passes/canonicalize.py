@@ -113,6 +113,20 @@ def concat_of_one(build: Builder, x: Value) -> Value:
     return x
 
 
+# pow(x, @2) -> mul(x, x), for floats of a shape that the exponent does not change
+@rule(
+    "node=pow(x, @two)",
+    REASSOCIATES,
+    example="""func @f(%x : f32[3,2]) { %y = pow(%x, @two) return %y }
+    const @two : f32[1] = [2]""",
+)
+def square(build: Builder, x: Value, two: Constant, node: Node) -> Value | None:
+    # A product is rounded once; a power is a logarithm and an exponential, some thirty steps, and no nearer.
+    if not x.dtype.is_float or two.data.size != 1 or two.data.reshape(()) != 2 or x.type != node.result.type:
+        return None
+    return build.apply(ops.mul, x, x)
+
+
 # add(conv(x, w), @c) -> conv(x, w, @c), where c varies along channels only
 @rule(
     "add(inner=conv(x, w), @c)",
@@ -193,6 +207,7 @@ RULES = (
     transpose_to_itself,
     transpose_of_transpose,
     concat_of_one,
+    square,
     bias_of_conv,
     bias_of_biased_conv,
     scale_of_conv,
