@@ -48,6 +48,28 @@ func @main(%x : f32[N,3,H,T]) {
 }
 const @scale : f32[3,1,1] = random(3)
 """
+ATTENTION = """
+func @main(%q : f32[N,H,T,8], %k : f32[N,H,S,8], %v : f32[N,1,S,20], %mask : f32[N,1,1,S]) {
+  %t = transpose(%k, perm=[0,1,3,2])
+  %x = matmul(%q, %t)
+  %scaled = div(%x, @root)
+  %masked = add(%scaled, %mask)
+  %p = softmax(%masked, axis=3)
+  %y = matmul(%p, %v)
+  return %y
+}
+const @root : f32[] = 2.75
+"""
+SIMPLE_ATTENTION = """
+func @main(%q : f64[T,3], %k : f64[3,S], %v : f64[S,5]) {
+  %x = matmul(%q, %k)
+  %n = mul(%x, %x)
+  %s = reduce_sum(%n, axes=[1], keep=true)
+  %p = div(%x, %s)
+  %y = matmul(%p, %v)
+  return %y
+}
+"""
 TURNED = """
 func @main(%x : f32[N,T,H]) {
   %t = transpose(%x, perm=[0,2,1])
@@ -56,6 +78,17 @@ func @main(%x : f32[N,T,H]) {
   return %y, %n
 }
 """
+TEXTS = {
+    "heads": HEADS,
+    "norm": NORM,
+    "planes": PLANES,
+    "turned": TURNED,
+    "attention": ATTENTION,
+    "simple attention": SIMPLE_ATTENTION,
+}
+
+EXTENTS = {"N": st.integers(1, 3), "H": st.integers(1, 5), "T": st.integers(1, 99), "S": st.integers(1, 40)}
+BINDINGS = st.fixed_dictionaries(EXTENTS)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +106,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[E
     return compile_all
 
 
-@pytest.mark.parametrize("text", [HEADS, NORM, PLANES, TURNED], ids=["heads", "norm", "planes", "turned"])
-@given(binding=st.fixed_dictionaries({"N": st.integers(1, 3), "H": st.integers(1, 5), "T": st.integers(1, 40)}))
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@given(binding=BINDINGS)
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_fused_rows_have_the_bits_of_single_kernels(
     compiled: Callable[[str], list[Executable]], text: str, binding: dict[str, int]
@@ -82,7 +115,7 @@ def test_fused_rows_have_the_bits_of_single_kernels(
     executables = compiled(text)
     random = np.random.default_rng(sum(binding.values()))
     inputs = {
-        port.name: random.standard_normal([dims.evaluate(dim, binding) for dim in port.dims]).astype(np.float32)
+        port.name: random.standard_normal([dims.evaluate(dim, binding) for dim in port.dims]).astype(port.dtype.numpy)
         for port in executables[0].inputs
     }
     runs = [exe.run(inputs) for exe in executables]

@@ -182,6 +182,25 @@ def _rows(inputs, params, outputs, scalars):
     ]
 
 
+def _strips(inputs, params, outputs, scalars):
+    places = [*inputs, *outputs]
+    batch = places[0].shape[: params["batch"]]
+    rows, *widths = scalars
+    between = [
+        np.full((*batch, rows, width), np.nan, dtypes.BY_NAME[name].numpy)
+        for name, width in zip(params["between"], widths)
+    ]
+
+    def at(number):
+        return places[number] if number >= 0 else between[-1 - number]
+
+    for kernel, reads, writes, own, inner in params["parts"]:
+        made = KERNELS[kernel](list(map(at, reads)), dict(inner), list(map(at, writes)), [scalars[n] for n in own])
+        for number, array in zip(writes, made, strict=True):
+            at(number)[...] = array
+    return outputs
+
+
 def _argmax(inputs, params, outputs, scalars):
     (x,) = inputs
     assert params["kept"] == x.ndim - 1
@@ -255,6 +274,7 @@ KERNELS = {
     "window": _window,
     "reduce": _reduce,
     "rows": _rows,
+    "strips": _strips,
     "argmax": _argmax,
     "gather": _gather,
     "row_numbers": _row_numbers,

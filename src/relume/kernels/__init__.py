@@ -24,6 +24,7 @@ from relume.kernels.reduce import REDUCE
 from relume.kernels.rows import ROWS
 from relume.kernels.scatter import ROW_NUMBERS, SCATTER_ADD, SCATTER_UPDATE
 from relume.kernels.scatter_nd import SCATTER_ND
+from relume.kernels.strips import STRIPS
 from relume.kernels.top_k import TOP_K
 from relume.kernels.window import WINDOW
 from relume.program.types import KernelDef
@@ -35,6 +36,7 @@ KERNELS: Mapping[str, KernelDef] = MappingProxyType(
             MAP,
             REDUCE,
             ROWS,
+            STRIPS,
             ARGMAX,
             CUMULATIVE,
             TOP_K,

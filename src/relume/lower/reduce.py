@@ -43,15 +43,15 @@ def rows(low: Lowering, group: Group) -> None:
     kept = full[: len(full) - count]
     body = body_of(low, group, full)
     outputs = [
-        _by_row(low, view, count) if view.dims == full else view.seen(kept, view.strides[: len(kept)], view.offset)
+        by_row(low, view, count) if view.dims == full else view.seen(kept, view.strides[: len(kept)], view.offset)
         for view in map(low.result, group.targets)
     ]
-    inputs = [_by_row(low, view, count) for view in body.inputs]
+    inputs = [by_row(low, view, count) for view in body.inputs]
     operands = [*(Operand(IN, view) for view in inputs), *(Operand(OUT, view) for view in outputs)]
     low.emit("rows", operands, [dims.product(full[len(kept) :])], body=body.steps, outs=body.outs)
 
 
-def _by_row(low: Lowering, view: View, count: int) -> View:
+def by_row(low: Lowering, view: View, count: int) -> View:
     """The last `count` axes as one, along which elements are neighbours; one element of what is repeated along them."""
     outside = len(view.dims) - count
     kept, strides = view.dims[:outside], view.strides[:outside]

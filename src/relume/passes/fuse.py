@@ -3,7 +3,7 @@ rows among them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from relume.base.dims import Dim
@@ -36,17 +36,30 @@ def fuse(graph: Graph) -> Graph:
 
     before:  %m = reduce_max(%x); %e = exp(sub(%x, %m)); %s = reduce_sum(%e); %y = mul(%e, reciprocal(%s))
     after:   %y = fused(%x, kind="rows") {...}
+
+    Where such rows are made of the product of two matrices, and are multiplied by a third, the products join too:
+
+    before:  %s = matmul(%q, %k); ...; %y = matmul(%p, %v)
+    after:   %y = fused(%q, %k, ..., %v, kind="attention") {...}
     """
     rewriter = Rewriter(graph, "fuse")
     uses = _Uses.of(graph)
     taken: set[Node] = set()
     for last in reversed(graph.nodes):
-        if last in taken or not (last.op.has(Trait.ELEMENTWISE) or last.op.name in REDUCTIONS):
+        if last in taken:
+            continue
+        if last.op.name == "matmul":
+            group = _attention(last, uses, taken)
+            if group:
+                taken.update(group)
+                rewriter.fuse(sorted(group, key=uses.order.__getitem__), fused, kind="attention")
+            continue
+        if not (last.op.has(Trait.ELEMENTWISE) or last.op.name in REDUCTIONS):
             continue
         group = _chain(last, uses, taken) if last.op.has(Trait.ELEMENTWISE) else {last}
         anchor = _anchor(group)
         rows = _rows(last, uses, taken) if anchor is None else {last}
-        if any(node.op.name in REDUCTIONS for node in rows) and len(rows) > 1:
+        if any(map(_reduces, rows)) and len(rows) > 1:
             taken.update(rows)
             rewriter.fuse(sorted(rows, key=uses.order.__getitem__), fused, kind="rows")
         elif len(group) > 1:
@@ -75,18 +88,21 @@ class _Uses:
         order = {node: index for index, node in enumerate(graph.nodes)}
         return _Uses(producer, order, users, frozenset(graph.results))
 
+    def feeds_only(self, node: Node, group: Set[Node]) -> bool:
+        """Whether the result of a node is read by this group alone."""
+        return node.result not in self.leaving and all(user in group for user in self.users[node.result])
+
     def candidates(self, group: set[Node], taken: set[Node]) -> list[Node]:
         """The free nodes that feed a group and nothing else, the last ones first. The inputs of its anchor stay
         outside."""
-        inside = [node for node in group if node.op.name not in ANCHORS]
+        inside = {node for node in group if node.op.name not in ANCHORS}
         found = {self.producer[value] for node in inside for value in node.operands if value in self.producer}
         return sorted(
             (
                 node
                 for node in found - group - taken
                 if len(node.results) == 1
-                and node.result not in self.leaving
-                and all(user in group and user.op.name not in ANCHORS for user in self.users[node.result])
+                and self.feeds_only(node, set(inside))
                 and _operands(group | {node}) <= MOST_OPERANDS
             ),
             key=lambda node: -self.order[node],
@@ -131,6 +147,33 @@ def _rows(last: Node, uses: _Uses, taken: set[Node]) -> set[Node]:
         else:
             return group
     return group
+
+
+def _attention(last: Node, uses: _Uses, taken: set[Node]) -> set[Node]:
+    """The product `last`, the rows that are its left side, and the product that these are made of; nothing where that
+    is not so."""
+    weights = uses.producer.get(last.operands[0])
+    if weights is None or not uses.feeds_only(weights, {last}) or not last.result.dtype.is_float:
+        return set()
+    rows = _rows(weights, uses, taken)
+    row = _row(weights, uses, taken)
+    if row is None or row.count != 1 or row.full != weights.result.dims or not any(map(_reduces, rows)):
+        return set()
+    scores = [
+        node
+        for value in dict.fromkeys(value for node in rows for value in node.operands)
+        if (node := uses.producer.get(value)) is not None
+        and node.op.name == "matmul"
+        and node.result.dims == row.full
+        and uses.feeds_only(node, rows)
+    ]
+    group = {*rows, *scores[:1], last}
+    fits = last.result.dims[:-1] == row.full[:-1] and _operands(group) <= MOST_OPERANDS
+    return group if scores and fits and not group & taken else set()
+
+
+def _reduces(node: Node) -> bool:
+    return node.op.name in REDUCTIONS
 
 
 @dataclass(frozen=True)
