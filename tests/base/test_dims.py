@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +88,30 @@ def test_an_extent_of_one_broadcasts() -> None:
     assert dims.select(N, 7) == 7 == dims.select(7, N)
     assert dims.evaluate(dims.select(N, M), {"N": 1, "M": 5}) == 5
     assert dims.evaluate(dims.select(N, M), {"N": 5, "M": 1}) == 5
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("N", "min(512, N)"),
+        ("min(512, N)", "N"),
+        ("select(N, M)", "M"),
+        ("select(M, N)", "min(4, select(N, M))"),
+        ("min(7, N)", "select(N, min(3, N))"),
+    ],
+)
+def test_a_broadcast_with_what_is_one_only_together_is_decided(a: str, b: str) -> None:
+    first, second = dims.parse(a), dims.parse(b)
+    assert dims.select(first, second) == first
+    for n, m in itertools.product(range(10), repeat=2):
+        binding = {"N": n, "M": m}
+        one = dims.evaluate(first, binding) == 1
+        assert not one or dims.evaluate(second, binding) == 1
+
+
+@pytest.mark.parametrize(("a", "b"), [("N", "M"), ("min(1, N)", "N"), ("N", "min(M, N)")])
+def test_a_broadcast_that_depends_stays_open(a: str, b: str) -> None:
+    assert str(dims.select(dims.parse(a), dims.parse(b))).startswith("select")
 
 
 @pytest.mark.parametrize("text", ["", "N +", "N / 2", "2.5", "N ** 2", "f(N, 2)", "min(N)", "N // 0", "N; M", "'N'"])

@@ -164,6 +164,43 @@ def _reduce(inputs, params, outputs, scalars):
     return [_reference(f"reduce_{params['kind']}", [x], axes=axes, keep=False)]
 
 
+def _rows(inputs, params, outputs, scalars):
+    full = (*inputs[0].shape[:-1], *scalars)
+    assert all(array.shape in (full, (*full[:-1], 1)) for array in inputs)
+    values = list(inputs)
+    for op, args, attrs, dtype in params["body"]:
+        if op == "constant":
+            values.append(np.array(dict(attrs)["value"]).astype(dtypes.BY_NAME[dtype].numpy))
+        elif op.startswith("reduce_"):
+            row = np.broadcast_to(values[args[0]], full)
+            values.append(_reference(op, [row], axes=(len(full) - 1,), keep=True))
+        else:
+            values.append(_reference(op, [values[number] for number in args], **dict(attrs)))
+    return [
+        np.broadcast_to(values[number], full if output.ndim == len(full) else (*full[:-1], 1)).reshape(output.shape)
+        for number, output in zip(params["outs"], outputs)
+    ]
+
+
+def _strips(inputs, params, outputs, scalars):
+    places = [*inputs, *outputs]
+    batch = places[0].shape[: params["batch"]]
+    rows, *widths = scalars
+    between = [
+        np.full((*batch, rows, width), np.nan, dtypes.BY_NAME[name].numpy)
+        for name, width in zip(params["between"], widths)
+    ]
+
+    def at(number):
+        return places[number] if number >= 0 else between[-1 - number]
+
+    for kernel, reads, writes, own, inner in params["parts"]:
+        made = KERNELS[kernel](list(map(at, reads)), dict(inner), list(map(at, writes)), [scalars[n] for n in own])
+        for number, array in zip(writes, made, strict=True):
+            at(number)[...] = array
+    return outputs
+
+
 def _argmax(inputs, params, outputs, scalars):
     (x,) = inputs
     assert params["kept"] == x.ndim - 1
@@ -237,6 +274,8 @@ KERNELS = {
     "depthwise_blocked": _conv("depthwise_blocked"),
     "window": _window,
     "reduce": _reduce,
+    "rows": _rows,
+    "strips": _strips,
     "argmax": _argmax,
     "gather": _gather,
     "row_numbers": _row_numbers,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, total_ordering
 from typing import Union
@@ -270,7 +270,42 @@ def select(a: Dim, b: Dim) -> Dim:
     if b == 1 or isinstance(a, int):
         return a
     # A known extent other than 1 wins over an unknown one, which can only be equal to it or 1.
-    return b if isinstance(b, int) else _atom("select", a, b)
+    if isinstance(b, int):
+        return b
+    return a if _is_one(b, _ones(a)) else _atom("select", a, b)
+
+
+def _ones(dim: Dim) -> tuple[Dim, ...]:
+    """Dims that are 1 wherever `dim` is: itself, N for min(512, N), N and M for select(N, M)."""
+    call = _call(dim)
+    if call is None or call.op not in ("min", "select"):
+        return (dim,)
+    if call.op == "select":
+        return (dim, *_ones(call.args[0]), *_ones(call.args[1]))
+    bound, other = call.args if isinstance(call.args[0], int) else call.args[::-1]
+    return (dim, *_ones(other)) if isinstance(bound, int) and bound > 1 else (dim,)
+
+
+def _is_one(dim: Dim, ones: Sequence[Dim]) -> bool:
+    """Whether `dim` is surely 1 where all `ones` are: min(512, N) where N is."""
+    if dim in ones or dim == 1:
+        return True
+    call = _call(dim)
+    if call is None or call.op not in ("min", "select"):
+        return False
+    if call.op == "select":
+        return all(_is_one(arg, ones) for arg in call.args)
+    above = [_is_one(arg, ones) or (isinstance(arg, int) and arg >= 1) for arg in call.args]
+    return all(above) and any(_is_one(arg, ones) for arg in call.args)
+
+
+def _call(dim: Dim) -> Call | None:
+    """The call that a dim consists of, if it does."""
+    if isinstance(dim, Expr) and len(dim.terms) == 1:
+        ((monomial, factor),) = dim.terms
+        if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], Call):
+            return monomial[0]
+    return None
 
 
 def scale(a: Dim, numerator: int, denominator: int) -> Dim:

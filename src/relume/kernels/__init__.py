@@ -21,8 +21,10 @@ from relume.kernels.iota import IOTA
 from relume.kernels.map import MAP
 from relume.kernels.matmul import MATMUL_PACKED
 from relume.kernels.reduce import REDUCE
+from relume.kernels.rows import ROWS
 from relume.kernels.scatter import ROW_NUMBERS, SCATTER_ADD, SCATTER_UPDATE
 from relume.kernels.scatter_nd import SCATTER_ND
+from relume.kernels.strips import STRIPS
 from relume.kernels.top_k import TOP_K
 from relume.kernels.window import WINDOW
 from relume.kernels.winograd import CONV_WINOGRAD
@@ -34,6 +36,8 @@ KERNELS: Mapping[str, KernelDef] = MappingProxyType(
         for kernel in (
             MAP,
             REDUCE,
+            ROWS,
+            STRIPS,
             ARGMAX,
             CUMULATIVE,
             TOP_K,

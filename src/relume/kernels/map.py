@@ -58,11 +58,12 @@ def may_reuse(spec: KernelSpec) -> Reuse:
     for index, result in enumerate(spec.operands):
         if result.access == "out":
             ins = [n for n, operand in enumerate(spec.operands) if operand.access == "in"]
-            out[index] = tuple(n for n in ins if _congruent(spec.operands[n], result))
+            out[index] = tuple(n for n in ins if congruent(spec.operands[n], result))
     return out
 
 
-def _congruent(a: OperandSpec, b: OperandSpec) -> bool:
+def congruent(a: OperandSpec, b: OperandSpec) -> bool:
+    """Whether element i of both may be in the same place: the same strides, without repeats, and element size."""
     moves = [(x, y) for x, y, extent in zip(a.strides, b.strides, b.dims) if extent != 1]
     return not a.constant and a.dtype.bytes == b.dtype.bytes and all(x == y and x != 0 for x, y in moves)
 

@@ -86,12 +86,21 @@ def advance(f: Kernel, pointers: Sequence[Reg], sizes: Sequence[int], axis: Axis
 
 
 @contextmanager
-def polled(f: Kernel, low: Int, high: Int, unit: int, step: int = 1, carry: Sequence[Reg] = ()) -> Iterator[Loop]:
-    """A loop that polls every `CHUNK` elements where a trip handles `unit`; where it is known to be shorter, never."""
+def polled(
+    f: Kernel, low: Int, high: Int, unit: int, step: int = 1, carry: Sequence[Reg] = (), at_once: bool = True
+) -> Iterator[Loop]:
+    """A loop that polls every `CHUNK` elements where a trip handles `unit`; where it is known to be shorter, never.
+
+    Not `at_once`: only from the second `CHUNK` on, where whoever is around it polls often enough for short loops.
+    """
     every = max(step, CHUNK // max(unit, 1) // step * step)
     with f.loop(low, high, every, carry) as pieces:
         if not (isinstance(low, int) and isinstance(high, int) and high - low <= every):
-            f.poll()
+            if at_once:
+                f.poll()
+            else:
+                with f.when(f.compare("ne", pieces.i, low)):
+                    f.poll()
         with f.loop(pieces.i, f.min(f.add(pieces.i, every), high), step, pieces.carried) as loop:
             yield loop
         pieces.next = loop.results

@@ -86,13 +86,14 @@ def _mul(f: Function, dtype: DType, a: Reg, b: Reg) -> Reg:
     return f.binary("fmul" if dtype.is_float else "mul", a, b)
 
 
-_KINDS: dict[str, Combine] = {
+COMBINE: dict[str, Combine] = {
     "sum": _add,
     "mean": _add,
     "prod": _mul,
     "max": elementwise.maximum,
     "min": elementwise.minimum,
 }
+"""How each kind takes two elements, or vectors of them, to one."""
 
 
 def neutral(f: Function, kind: str, dtype: DType, count: int) -> Reg:
@@ -106,16 +107,42 @@ def neutral(f: Function, kind: str, dtype: DType, count: int) -> Reg:
     return f.int_constant(least if kind == "max" else (1 << bits) - 1, elementwise.register_type(dtype, count))
 
 
+def tree(f: Function, kind: str, dtype: DType, lanes: list[Reg]) -> Reg:
+    """Combines sixteen accumulators, given one by one or as one vector, in the one fixed order."""
+    combine, half = COMBINE[kind], BLOCK // 2
+    while half:
+        if len(lanes) > 1:
+            lanes = [combine(f, dtype, lanes[n], lanes[n + half]) for n in range(half)]
+        elif half > 1:
+            low, high = (f.shuffle(lanes[0], lanes[0], range(start, start + half)) for start in (0, half))
+            lanes = [combine(f, dtype, low, high)]
+        else:
+            lanes = [combine(f, dtype, f.extract(lanes[0], 0), f.extract(lanes[0], 1))]
+        half //= 2
+    return lanes[0]
+
+
+def count_of(f: Function, elements: Int, dtype: DType, count: int = 1) -> Reg:
+    """The number of elements in all of `count` lanes: what a mean divides by."""
+    if isinstance(elements, int):
+        return elementwise.constant(f, elements, dtype, count)
+    return f.splat(f.convert("sitofp", elements, elementwise.register_type(dtype)), count)
+
+
+def want(kind: str, dtype: DType) -> None:
+    """Raises `CompileError` where there is no code for this kind of this element type."""
+    if kind not in COMBINE or dtype.name in ("bool", "f16", "bf16"):
+        raise CompileError("a reduction without code", expected=", ".join(COMBINE), got=f"{kind} of {dtype}")
+    if kind == "mean" and not dtype.is_float:
+        raise CompileError("the mean is for floats", got=dtype, hint="cast first")
+
+
 class _Emitter:
     """One kernel under construction."""
 
     def __init__(self, spec: KernelSpec, symbol: str) -> None:
         self.kind, self.dtype = str(spec["kind"]), spec.operands[0].dtype
-        if self.kind not in _KINDS or self.dtype.name in ("bool", "f16", "bf16"):
-            got = f"{self.kind} of {self.dtype}"
-            raise CompileError("a reduction without code", expected=", ".join(_KINDS), got=got)
-        if self.kind == "mean" and not self.dtype.is_float:
-            raise CompileError("the mean is for floats", got=self.dtype, hint="cast first")
+        want(self.kind, self.dtype)
         self.spec, self.outputs = spec, Outputs.of(spec)
         self.f = Kernel(symbol, spec.extents)
         self.size = self.dtype.bytes
@@ -130,18 +157,13 @@ class _Emitter:
 
     def _output(self, x: Reg, y: Reg, count: int) -> None:
         lanes = self._row(x) if self.outputs.is_row else self._anyhow(x, count)
-        result = self._tree(lanes)
+        result = tree(self.f, self.kind, self.dtype, lanes)
         if self.kind == "mean":
-            result = self.f.binary("fdiv", result, self._count(count))
+            result = self.f.binary("fdiv", result, count_of(self.f, self.elements, self.dtype, count))
         self.f.store(result, y, self.size)
 
     def _combine(self, a: Reg, b: Reg) -> Reg:
-        return _KINDS[self.kind](self.f, self.dtype, a, b)
-
-    def _count(self, count: int) -> Reg:
-        if isinstance(self.elements, int):
-            return elementwise.constant(self.f, self.elements, self.dtype, count)
-        return self.f.splat(self.f.convert("sitofp", self.elements, elementwise.register_type(self.dtype)), count)
+        return COMBINE[self.kind](self.f, self.dtype, a, b)
 
     def _row(self, x: Reg) -> list[Reg]:
         """The sixteen accumulators over one contiguous row, as one vector."""
@@ -181,20 +203,6 @@ class _Emitter:
         f, type_ = self.f, elementwise.register_type(self.dtype, count)
         place = f.address(self.sums, f.mul(lane, count), self.size)
         f.store(self._combine(f.load(type_, place, self.size), f.load(type_, pointer, self.size)), place, self.size)
-
-    def _tree(self, lanes: list[Reg]) -> Reg:
-        """Combines sixteen accumulators, given one by one or as one vector, in the one fixed order."""
-        f, half = self.f, BLOCK // 2
-        while half:
-            if len(lanes) > 1:
-                lanes = [self._combine(lanes[n], lanes[n + half]) for n in range(half)]
-            elif half > 1:
-                low, high = (f.shuffle(lanes[0], lanes[0], range(start, start + half)) for start in (0, half))
-                lanes = [self._combine(low, high)]
-            else:
-                lanes = [self._combine(f.extract(lanes[0], 0), f.extract(lanes[0], 1))]
-            half //= 2
-        return lanes[0]
 
 
 def emit(spec: KernelSpec, target: Target, constants: ConstReader, symbol: str) -> str:

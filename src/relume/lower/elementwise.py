@@ -8,6 +8,7 @@ from typing import Any
 
 from relume.base.dims import Dim
 from relume.graph.types import Constant, Value
+from relume.kernels.stages import REDUCTIONS
 from relume.lower import views
 from relume.lower.groups import Group
 from relume.lower.lowering import Lower, Lowering, constant_step
@@ -66,7 +67,8 @@ def body_of(low: Lowering, group: Group, shape: Sequence[Dim], bias: View | None
         numbers[head] = append(("add", (0, 1), (), head.dtype.name))
     for node in group.steps:
         args = tuple(number(value) for value in node.operands)
-        numbers[node.result] = append((node.op.name, args, _attrs(node.attrs), node.result.dtype.name))
+        attrs = () if node.op.name in REDUCTIONS else _attrs(node.attrs)  # Which axes a kernel over rows knows.
+        numbers[node.result] = append((node.op.name, args, attrs, node.result.dtype.name))
     outs = tuple(number(value) for value in group.results)
     return Body((*([] if bias is None else [bias]), *inputs), tuple(steps), outs)
 

@@ -26,9 +26,10 @@ TABLE: Mapping[str, Lower] = {
     **index.LOWERINGS,
     **state.LOWERINGS,
 }
-"""How each op becomes instructions; `map` stands for all element-wise steps."""
+"""How each op becomes instructions. `map` stands for all element-wise steps, `rows` for those with reductions among
+them, `attention` for such rows between two products."""
 
-OPS: frozenset[str] = STEPS | {"fused"} | (frozenset(TABLE) - {"map"})
+OPS: frozenset[str] = STEPS | {"fused"} | (frozenset(TABLE) - {"map", "rows", "attention"})
 """The names of all ops that can be lowered."""
 
 assert set(TABLE) >= EPILOGUES

@@ -48,12 +48,13 @@ def _softmax(x: np.ndarray, *, attrs: Resolved, regions: object) -> tuple[np.nda
 
 
 def _decompose_softmax(build: Builder, x: Value, *, attrs: Mapping[str, Attr]) -> tuple[Value, ...]:
-    # Without the maximum e ** x would overflow; subtracting it changes nothing in the quotient.
+    # Without the maximum e ** x would overflow; subtracting it changes nothing in the quotient. The sum is at least 1
+    # then, so that to multiply by its reciprocal loses half a unit in the last place, and divides once for a row.
     axes = (attrs["axis"],)
     largest = build.apply(reduce.reduce_max, x, axes=axes, keep=True)
     powers = build.apply(elementwise.exp, build.apply(elementwise.sub, x, largest))
     total = build.apply(reduce.reduce_sum, powers, axes=axes, keep=True)
-    return (build.apply(elementwise.div, powers, total),)
+    return (build.apply(elementwise.mul, powers, build.apply(elementwise.reciprocal, total)),)
 
 
 softmax = OpDef(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from relume import ops
+from relume.base import dtypes
 from relume.graph.builder import Builder
 from relume.graph.opdef import OpDef
 from relume.graph.passes import graph_pass
@@ -133,6 +134,72 @@ def transpose_to_itself(build: Builder, x: Value, node: Node) -> Value | None:
 @rule("concat(x)", EXACT, example="func @f(%x : f32[2,3]) { %y = concat(%x, axis=0) return %y }")
 def concat_of_one(build: Builder, x: Value) -> Value:
     return x
+
+
+# pow(x, @2) -> mul(x, x), for floats of a shape that the exponent does not change
+@rule(
+    "node=pow(x, @two)",
+    REASSOCIATES,
+    example="""func @f(%x : f32[3,2]) { %y = pow(%x, @two) return %y }
+    const @two : f32[1] = [2]""",
+)
+def square(build: Builder, x: Value, two: Constant, node: Node) -> Value | None:
+    # A product is rounded once; a power is a logarithm and an exponential, some thirty steps, and no nearer.
+    if not x.dtype.is_float or two.data.size != 1 or two.data.reshape(()) != 2 or x.type != node.result.type:
+        return None
+    return build.apply(ops.mul, x, x)
+
+
+# select(c, @1, @0) -> cast(c), where the constants are one element
+@rule(
+    "node=select(c, @one, @zero)",
+    EXACT,
+    example="""func @f(%c : bool[3]) { %y = select(%c, @one, @zero) return %y }
+    const @one : f32[] = 1
+    const @zero : f32[] = 0""",
+)
+def truth_as_number(build: Builder, c: Value, one: Constant, zero: Constant, node: Node) -> Value | None:
+    numbers = [constant.data.reshape(-1) for constant in (one, zero)]
+    if any(number.size != 1 for number in numbers) or c.dims != node.result.dims or node.result.dtype.kind == "bool":
+        return None
+    if [number.tobytes() for number in numbers] != [np.asarray(n, one.dtype.numpy).tobytes() for n in (1, 0)]:
+        return None
+    return build.apply(ops.cast, c, to=one.dtype)
+
+
+# matmul(cast(equal(x, @[0 .. K-1])), @w) -> gather(@[w; 0], x if 0 <= x < K else K): a product with a one-hot matrix
+@rule(
+    "matmul(hot=cast(equal(x, @numbers)), @w)",
+    EXACT,
+    single=("hot",),
+    example="""func @f(%x : i32[3,2,1]) {
+        %e = equal(%x, @numbers) %h = cast(%e, to=f32) %y = matmul(%h, @w) return %y
+    }
+    const @numbers : i32[1,4] = [[0, 1, 2, 3]]
+    const @w : f32[4,5] = random(1)""",
+)
+def product_with_one_hot(build: Builder, x: Value, numbers: Constant, w: Constant, hot: Node) -> Value | None:
+    # 1 * w is w, 0 * w is nothing for a finite w, and a sum from 0 on has no -0.0.
+    depth = w.data.shape[0]
+    if (
+        x.dtype.is_float
+        or not w.dtype.is_float
+        or w.data.ndim != 2
+        or hot.result.dtype is not w.dtype
+        or numbers.data.size != depth
+        or not np.array_equal(numbers.data.reshape(-1), np.arange(depth))
+        or x.dims[-1:] != (1,)
+        or hot.result.dims != (*x.dims[:-1], depth)
+        or not np.isfinite(w.data).all()
+    ):
+        return None
+    table = build.constant(np.concatenate([w.data, np.zeros_like(w.data[:1])]) + w.data.dtype.type(0))
+    zero, beyond = (build.constant(np.asarray(n, np.int64)) for n in (0, depth))
+    index = build.apply(ops.cast, build.apply(ops.reshape, x, dims=x.dims[:-1]), to=dtypes.i64)
+    inside = build.apply(
+        ops.and_, build.apply(ops.not_, build.apply(ops.less, index, zero)), build.apply(ops.less, index, beyond)
+    )
+    return build.apply(ops.gather, table, build.apply(ops.select, inside, index, beyond), axis=0)
 
 
 # add(conv(x, w), @c) -> conv(x, w, @c), where c varies along channels only
@@ -288,6 +355,9 @@ RULES = (
     transpose_to_itself,
     transpose_of_transpose,
     concat_of_one,
+    square,
+    truth_as_number,
+    product_with_one_hot,
     bias_of_conv,
     bias_of_biased_conv,
     scale_of_conv,

@@ -22,7 +22,7 @@ def decompose(graph: Graph) -> Graph:
     """Expands every composite op by its own `decompose` facet, until none is left.
 
     before:  %y = softmax(%x, axis=1)
-    after:   %m = reduce_max(%x); %e = exp(sub(%x, %m)); %s = reduce_sum(%e); %y = div(%e, %s)
+    after:   %m = reduce_max(%x); %e = exp(sub(%x, %m)); %s = reduce_sum(%e); %y = mul(%e, reciprocal(%s))
     """
     while True:
         rewriter = Rewriter(graph, "decompose")
