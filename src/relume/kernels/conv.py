@@ -21,8 +21,8 @@ from relume.base.errors import CompileError
 from relume.base.targets import BLOCK, Target
 from relume.kernels.epilogue import Epilogue, reuse
 from relume.kernels.ir import Int, Kernel, Reg, llvm_type, vector
-from relume.kernels.microkernel import Moved, Place, prefetch, split, tile_loop, unravel
-from relume.kernels.tiles import accumulators, plane, vectors_per_block
+from relume.kernels.microkernel import Moved, Place, prefetch, split, unravel
+from relume.kernels.tiles import accumulators, plane, tiles, vectors_per_block
 from relume.program.types import IN, ConstReader, KernelDef, KernelSpec, OperandSpec, Reuse
 
 STRAIGHT_TAPS = 25
@@ -36,8 +36,16 @@ INPUT_BYTES = 256 * 1024
 MOST_ROWS = 16
 SMALL_PLANE = 256
 """Planes of at most this many pixels are one group, and may have tiles that are higher than one row."""
-PREFETCH_FROM = 512 * 1024
-PREFETCH_AHEAD = 4096
+PREFETCH_FROM = 32 * 1024
+"""Bytes of weights from which those of the next block of output channels are fetched ahead, while this one's pixels
+pass by: between two runs of a model, all weights leave the second-level cache."""
+STEPS_AHEAD = 128
+"""A tile asks for the lines that tiles of at least so many steps later will write: memory takes as long. Tiles of twice
+as many steps leave time enough for their stores."""
+LINE = 64
+"""Bytes of a cache line."""
+GUESSED_TILES = 16
+"""Tiles of a task where its extents are not known."""
 POLL_FROM = 1 << 15
 """FMAs of a tile from which every tile polls, and not only every row of tiles."""
 
@@ -109,12 +117,19 @@ def check(spec: KernelSpec, kernel_rank: int, x_ranks: tuple[int, ...] = (5,)) -
 
 @dataclass(frozen=True)
 class Tile:
-    """`height` rows of `width` pixels: `x` is the input under the first one, `w` the weights of its channels."""
+    """`height` rows of `width` pixels: `x` is the input under the first one, `w` the weights of its channels.
+
+    `number` counts the tiles of a task, `w_next` are the weights of the task after it, and `epilogue` stands at the
+    first pixel.
+    """
 
     height: int
     width: int
     x: Reg
     w: Reg
+    number: Int
+    w_next: Reg
+    epilogue: Epilogue
 
 
 class Blocked:
@@ -138,6 +153,7 @@ class Blocked:
         limit = accumulators(target) // vectors
         flat = not (isinstance(y.dims[2], int) and y.dims[2] <= self.group)
         self.strips = plane(y.dims[2], y.dims[3], limit, vectors, flat)
+        self.tiles = tiles(self.strips, y.dims[2], self.group)
         self.epilogue = Epilogue.of(f, spec, 2)
         if not self.epilogue.vectorises:
             raise CompileError(f"{spec.kernel}: extras and outputs have neighbouring channels", got=str(spec))
@@ -153,20 +169,30 @@ class Blocked:
             first = f.mul(group, self.group)
             x = f.address(self.x, self.input_offset(n, block), self.size)
             w = f.address(self.w, f.mul(block, self.w_strides[0]), self.size)
+            w_next = f.address(self.w, f.mul(f.rem(f.add(block, 1), blocks), self.w_strides[0]), self.size)
             epilogue = self.epilogue.at(n, block, 0, 0, 0)
+            before: Int = 0
             for strip in self.strips:
+                low, high = (f.dim(bound, f.extents) for bound in (strip.columns.start, strip.columns.stop))
+                across = f.div(f.sub(high, low), strip.columns.size)
                 for rows in strip.rows:
-                    with tile_loop(f, rows, first, self.group) as row:
+                    start, stop = (f.dim(bound, f.extents) for bound in (rows.start, rows.stop))
+                    start, stop = f.max(start, first), f.min(stop, f.add(first, self.group))
+                    with f.loop(start, stop, rows.size) as row:
                         f.poll()
-                        low, high = (f.dim(bound, f.extents) for bound in (strip.columns.start, strip.columns.stop))
+                        above = f.add(before, f.mul(f.div(f.sub(row.i, start), rows.size), across))
                         with f.loop(low, high, strip.columns.size) as column:
                             if strip.columns.size * rows.size * fmas >= POLL_FROM:
                                 f.poll()
                             offset = self.pixel(row.i, column.i)
-                            tile = Tile(rows.size, strip.columns.size, f.address(x, offset, self.size), w)
+                            number = f.add(above, f.div(f.sub(column.i, low), strip.columns.size))
+                            x_tile = f.address(x, offset, self.size)
+                            here = epilogue.at(0, 0, row.i, column.i, 0)
+                            tile = Tile(rows.size, strip.columns.size, x_tile, w, number, w_next, here)
                             sums = accumulate(tile)
                             shape = (1, 1, tile.height, tile.width)
-                            epilogue.at(0, 0, row.i, column.i, 0).finish_tile(shape, sums, self.scratch)
+                            here.finish_tile(shape, sums, self.scratch)
+                    before = f.add(before, f.mul(f.div(f.sub(stop, start), rows.size), across))
         return f.finish()
 
     def input_offset(self, n: Int, block: Int) -> Int:
@@ -213,11 +239,21 @@ class _Conv(Blocked):
         self.loops_columns = self.kernel_width > STRAIGHT_TAPS
         unroll = 1 if plain else max(1, STEPS // taps)
         self.unroll = 1 << unroll.bit_length() - 1
-        self.prefetches = self.w_dims[0] * channels * taps * BLOCK * self.size > PREFETCH_FROM
+        # A 1x1 window reads a pixel or a few, and leaps to the next block of channels, which no hardware foresees.
+        self.leaps = taps == 1 and channels >= 2 * BLOCK
+        self.stores_ahead = -(-STEPS_AHEAD // (channels * taps)) if channels * taps <= 2 * STEPS_AHEAD else 0
+        self.lines = 0
+        """Cache lines of the next task's weights that are asked for with each trip of the innermost loop."""
+        if self.w_dims[0] * channels * taps * BLOCK * self.size > PREFETCH_FROM and not self.loops_rows:
+            trip = self.unroll * taps * BLOCK * self.size // LINE
+            self.lines = -(-trip // (self.tiles or GUESSED_TILES))
 
     def accumulate(self, tile: Tile) -> list[Reg]:
         """The sums over all channels."""
         f = self.f
+        if self.stores_ahead:
+            for pointer in tile.epilogue.at(0, 0, 0, self.stores_ahead * tile.width, 0).pixels(tile.height, tile.width):
+                prefetch(f, pointer)
         sums: list[Reg] = [f.zero(self.wide)] * (tile.height * tile.width)
         whole, rest = divmod(self.channels, BLOCK)
         kernel_rows = 1 if self.loops_rows else self.kernel_height
@@ -249,10 +285,25 @@ class _Conv(Blocked):
                 sums = row.results
             else:
                 xs, ws = Moved(f, x, self.size), Moved(f, w, self.size)
+                if self.lines and unroll == self.unroll:
+                    self._prefetch(tile, f.div(f.add(first, channel.i), unroll))
+                if self.leaps and unroll == BLOCK:
+                    following = f.min(f.add(block, 1), self.channels // BLOCK - 1)
+                    ahead = Moved(f, f.mul(following, self.x_block), self.size)
+                    for place in places[0][0]:
+                        prefetch(f, ahead.at(place))
                 for step in range(unroll):
                     sums = self._steps(xs, ws, places, tile.w, step, sums)
             channel.next = sums
         return channel.results
+
+    def _prefetch(self, tile: Tile, trip: Int) -> None:
+        """Asks for this tile's and this trip's share of the weights of the next block of output channels."""
+        f = self.f
+        share = f.mul(tile.number, self.channels // self.unroll * self.lines)
+        at = f.address(tile.w_next, f.add(share, f.mul(trip, self.lines)), LINE)
+        for line in range(self.lines):
+            prefetch(f, f.address(at, line, LINE), 2)
 
     def _row(self, x: Int, w: Int, places: list[Row], tile: Tile, sums: Sequence[Reg]) -> list[Reg]:
         """One row of the kernel, along which `places` reaches as far as is laid out straight."""
@@ -280,8 +331,6 @@ class _Conv(Blocked):
             for kernel_column, pixels in enumerate(columns):
                 at = f.total(list(zip((channel, kernel_row, kernel_column), self.w_strides[1:])))
                 f.barrier()
-                if self.prefetches:
-                    prefetch(f, ws.at((w, 0), f.add(at, PREFETCH_AHEAD // self.size)))
                 factor = f.load(self.wide, ws.at((w, 0), at), self.size)
                 for number, place in enumerate(pixels):
                     left = f.splat(f.load(self.type, xs.at(place, channel), self.size), BLOCK)
