@@ -47,7 +47,7 @@ LINE = 64
 GUESSED_TILES = 16
 """Tiles of a task where its extents are not known."""
 POLL_FROM = 1 << 15
-"""FMAs of a tile from which every tile polls, and not only every row of tiles."""
+"""FMAs of a tile, or of a row of tiles, from which every one polls, and not only every task."""
 
 Row = list[list[Place]]
 """The places of a tile's pixels under one kernel row: [kernel column][pixel]."""
@@ -135,23 +135,26 @@ class Tile:
 class Blocked:
     """A convolution kernel under construction: its tasks, its tiles, and where a tile reads x."""
 
-    def __init__(self, spec: KernelSpec, target: Target, symbol: str) -> None:
+    def __init__(self, spec: KernelSpec, target: Target, symbol: str, parts: int = 1, limit: int = 0) -> None:
+        """Each tile is computed in `parts` of its 16 channels, one after the other; with a `limit` of pixels a tile is
+        one row high."""
         self.f = f = Kernel(symbol, spec.extents)
         spec = along_columns(spec)
         x, w, y = spec.operands[0], spec.operands[1], spec.operands[-1]
         self.size, self.type = x.dtype.bytes, llvm_type(x.dtype)
-        self.wide = vector(self.type, BLOCK)
+        self.parts, self.lanes = parts, BLOCK // parts
+        self.wide = vector(self.type, self.lanes)
         self.x, self.w = f.operand(0), f.operand(1)
         self.x_strides = [f.dim(stride, f.extents) for stride in x.strides]
         self.w_strides = [f.dim(stride, f.extents) for stride in w.strides]
         self.w_dims = [dim for dim in w.dims if isinstance(dim, int)]
         self.kernel_height, self.kernel_width = self.w_dims[-3:-1]
         self.strides, self.dilations = pair(spec, "strides"), pair(spec, "dilations")
-        self.extents = [f.dim(extent, f.extents) for extent in y.dims[:3]]
+        self.extents = [f.dim(extent, f.extents) for extent in y.dims[:4]]
         self.group = rows_per_task(spec)
         vectors = vectors_per_block(target, x.dtype)
-        limit = accumulators(target) // vectors
-        flat = not (isinstance(y.dims[2], int) and y.dims[2] <= self.group)
+        flat = limit > 0 or not (isinstance(y.dims[2], int) and y.dims[2] <= self.group)
+        limit = limit or accumulators(target) // vectors
         self.strips = plane(y.dims[2], y.dims[3], limit, vectors, flat)
         self.tiles = tiles(self.strips, y.dims[2], self.group)
         self.epilogue = Epilogue.of(f, spec, 2)
@@ -162,9 +165,10 @@ class Blocked:
     def emit(self, accumulate: Callable[[Tile], list[Reg]], fmas: int) -> str:
         """All tasks. `accumulate` gives a tile's sums in rows of pixels; `fmas` counts one pixel's."""
         f = self.f
-        _, blocks, height = self.extents
+        _, blocks, height, width = self.extents
         groups = f.div(f.add(height, self.group - 1), self.group)
         with f.loop(f.begin, f.end) as task:
+            f.poll()
             n, group, block = unravel(f, task.i, (1, groups, blocks))
             first = f.mul(group, self.group)
             x = f.address(self.x, self.input_offset(n, block), self.size)
@@ -179,7 +183,8 @@ class Blocked:
                     start, stop = (f.dim(bound, f.extents) for bound in (rows.start, rows.stop))
                     start, stop = f.max(start, first), f.min(stop, f.add(first, self.group))
                     with f.loop(start, stop, rows.size) as row:
-                        f.poll()
+                        if not (isinstance(width, int) and width * rows.size * fmas < POLL_FROM):
+                            f.poll()
                         above = f.add(before, f.mul(f.div(f.sub(row.i, start), rows.size), across))
                         with f.loop(low, high, strip.columns.size) as column:
                             if strip.columns.size * rows.size * fmas >= POLL_FROM:
@@ -187,11 +192,11 @@ class Blocked:
                             offset = self.pixel(row.i, column.i)
                             number = f.add(above, f.div(f.sub(column.i, low), strip.columns.size))
                             x_tile = f.address(x, offset, self.size)
-                            here = epilogue.at(0, 0, row.i, column.i, 0)
-                            tile = Tile(rows.size, strip.columns.size, x_tile, w, number, w_next, here)
-                            sums = accumulate(tile)
-                            shape = (1, 1, tile.height, tile.width)
-                            here.finish_tile(shape, sums, self.scratch)
+                            for part in range(0, BLOCK, self.lanes):
+                                here = epilogue.at(0, 0, row.i, column.i, part)
+                                xs, ws = (f.address(pointer, part, self.size) for pointer in (x_tile, w))
+                                tile = Tile(rows.size, strip.columns.size, xs, ws, number, w_next, here)
+                                here.finish_tile((1, 1, tile.height, tile.width), accumulate(tile), self.scratch)
                     before = f.add(before, f.mul(f.div(f.sub(stop, start), rows.size), across))
         return f.finish()
 
