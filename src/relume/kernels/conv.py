@@ -119,12 +119,14 @@ def check(spec: KernelSpec, kernel_rank: int, x_ranks: tuple[int, ...] = (5,)) -
 class Tile:
     """`height` rows of `width` pixels: `x` is the input under the first one, `w` the weights of its channels.
 
+    `part` is the first of its channels in their block; `x` and `w` stand there.
     `number` counts the tiles of a task, `w_next` are the weights of the task after it, and `epilogue` stands at the
     first pixel.
     """
 
     height: int
     width: int
+    part: int
     x: Reg
     w: Reg
     number: Int
@@ -195,7 +197,7 @@ class Blocked:
                             for part in range(0, BLOCK, self.lanes):
                                 here = epilogue.at(0, 0, row.i, column.i, part)
                                 xs, ws = (f.address(pointer, part, self.size) for pointer in (x_tile, w))
-                                tile = Tile(rows.size, strip.columns.size, xs, ws, number, w_next, here)
+                                tile = Tile(rows.size, strip.columns.size, part, xs, ws, number, w_next, here)
                                 here.finish_tile((1, 1, tile.height, tile.width), accumulate(tile), self.scratch)
                     before = f.add(before, f.mul(f.div(f.sub(stop, start), rows.size), across))
         return f.finish()

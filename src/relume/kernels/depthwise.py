@@ -18,7 +18,7 @@ from relume.base.targets import BLOCK, Target
 from relume.kernels.conv import STRAIGHT_TAPS, Blocked, Tile, check, tasks
 from relume.kernels.epilogue import reuse
 from relume.kernels.ir import Int, Reg
-from relume.kernels.microkernel import Moved, Place, split
+from relume.kernels.microkernel import Moved, Place, prefetch, split
 from relume.kernels.tiles import vectors_per_block
 from relume.program.types import ConstReader, KernelDef, KernelSpec, Reuse
 
@@ -56,7 +56,19 @@ class _Depthwise(Blocked):
                 weights = split(f, (tile.w, 0), f.mul(kernel_row, self.w_strides[1]), self.size)
                 sums = self._row(xs, ws, line, weights, sums)
             row.next = sums
+        if tile.part == 0:
+            self._prefetch(tile)
         return row.results
+
+    def _prefetch(self, tile: Tile) -> None:
+        """Asks for the input rows under the next row of the output that are not under this one."""
+        f = self.f
+        below = f.add(f.mul(self.kernel_height - 1, self.dilations[0]), 1)
+        for row in range(self.strides[0]):
+            line = split(f, (tile.x, 0), f.mul(f.add(below, row), self.x_strides[2]), self.size)
+            for column in range(tile.width * self.strides[1]):
+                place, known = split(f, line, f.mul(column, self.x_strides[3]), self.size)
+                prefetch(f, f.address(place, known, self.size))
 
     def _row(self, xs: Moved, ws: Moved, line: Place, weights: Place, sums: Sequence[Reg]) -> list[Reg]:
         """One kernel row. Each pixel of the input row is read once, for all pixels of the tile that it is under."""
