@@ -2,9 +2,9 @@
 
 y[n, b, oh, ow, c] = sum over (kh, kw) of x[n, b, oh*sh + kh*dh, ow*sw + kw*dw, c] * w[b, kh, kw, c]
 
-One chain of fused multiply-adds from 0 per element, ascending in (kh, kw). Tasks are those of `conv`. A tile is a run of
-pixels of one row by as many channels as fill a register; a pixel of the input is read once for each kernel row, since
-loads, and not FMAs, would bound a tile that reads it for each tap.
+One chain of fused multiply-adds from 0 per element, ascending in (kh, kw). Tasks are those of `conv`. A tile is a run
+of pixels of one row by as many channels as fill a register; a pixel of the input is read once for each kernel row,
+since loads, and not FMAs, would bound a tile that reads it for each tap.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from relume.base.dims import Dim
 from relume.base.targets import BLOCK, Target
 from relume.kernels.conv import STRAIGHT_TAPS, Blocked, Tile, check, tasks
 from relume.kernels.epilogue import reuse
-from relume.kernels.ir import Int, Reg
+from relume.kernels.ir import Int, Reg, vector
 from relume.kernels.microkernel import Moved, Place, prefetch, split
 from relume.kernels.tiles import vectors_per_block
 from relume.program.types import ConstReader, KernelDef, KernelSpec, Reuse
-
 
 KEPT_COLUMNS = 6
 """Weights of one kernel row that stay in registers; longer rows read them at each use."""
@@ -43,7 +42,7 @@ class _Depthwise(Blocked):
     def accumulate(self, tile: Tile) -> list[Reg]:
         """The sums over the kernel, one register of channels."""
         f = self.f
-        sums: list[Reg] = [f.zero(self.wide)] * tile.width
+        sums: list[Reg] = [f.zero(vector(self.type, tile.lanes))] * tile.width
         down = f.mul(self.dilations[0], self.x_strides[2])
         loops_rows = self.kernel_height * self.kernel_width > STRAIGHT_TAPS
         straight = 1 if loops_rows else self.kernel_height
@@ -76,7 +75,7 @@ class _Depthwise(Blocked):
 
         def weight(column: int) -> Reg:
             place = split(f, weights, f.mul(column, self.w_strides[2]), self.size)
-            return f.load(self.wide, ws.at(place), self.size)
+            return f.load(out[0].type, ws.at(place), self.size)
 
         under: dict[int, list[tuple[int, int]]] = {}
         for number in range(len(out)):
@@ -86,7 +85,7 @@ class _Depthwise(Blocked):
         for position, pairs in sorted(under.items()):  # Ascending for every pixel of the tile.
             f.barrier()
             place = split(f, line, f.mul(position, self.x_strides[3]), self.size)
-            x = f.load(self.wide, xs.at(place), self.size)
+            x = f.load(out[0].type, xs.at(place), self.size)
             for number, column in pairs:
                 out[number] = f.fma(x, kept[column] if kept else weight(column), out[number])
         return out

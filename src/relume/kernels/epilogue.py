@@ -70,7 +70,7 @@ class Epilogue:
     @property
     def is_heavy(self) -> bool:
         """Whether it belongs in a loop over the tile rather than unrolled over its registers."""
-        return len(self.body) > 8 or any(step[0] in HEAVY for step in self.body)
+        return sum(step[0] != "constant" for step in self.body) > 8 or any(step[0] in HEAVY for step in self.body)
 
     def at(self, *index: Int) -> Epilogue:
         """Moved by `index` elements along each axis of the result."""

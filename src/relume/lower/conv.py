@@ -39,8 +39,8 @@ def blocked(low: Lowering, group: Group) -> None:
     if not weights.tensor.is_static:
         raise NotSupported(f"the weights are {weights.tensor}, and their extents must be known at compile time")
     source = low.ordered(low.padded(x, conv_pads(group) or (0, 0, 0, 0)), x.name, 1)
-    names = ("strides", "dilations", "channels") if group.op == "conv_blocked" else ("strides", "dilations")
-    params = _params(group, *names)
+    names = ("channels", "out_channels") if group.op == "conv_blocked" else ()
+    params = _params(group, "strides", "dilations", *names)
     run_with_epilogue(low, group.op, group, [source, low.in_order(weights)], _bias(low, group), lanes=True, **params)
 
 
