@@ -121,9 +121,7 @@ class Expr:
     def __mul__(self, other: Dim) -> Dim:
         return _sum(
             tuple(
-                (tuple(sorted(left + right, key=str)), a * b)
-                for left, a in _terms(self)
-                for right, b in _terms(other)
+                (tuple(sorted(left + right, key=str)), a * b) for left, a in _terms(self) for right, b in _terms(other)
             )
         )
 

@@ -20,9 +20,9 @@ from relume.base.dims import Dim
 from relume.base.errors import CompileError
 from relume.base.targets import BLOCK, Target
 from relume.kernels.epilogue import Epilogue, reuse
-from relume.kernels.ir import Int, Kernel, Reg, llvm_type, vector
-from relume.kernels.microkernel import Moved, Place, prefetch, split, tile_loop, unravel
-from relume.kernels.tiles import accumulators, plane, vectors_per_block
+from relume.kernels.ir import Int, Kernel, Reg, lanes, llvm_type, vector
+from relume.kernels.microkernel import Moved, Place, prefetch, split, unravel
+from relume.kernels.tiles import Strip, accumulators, plane, tiles, vectors_per_block
 from relume.program.types import IN, ConstReader, KernelDef, KernelSpec, OperandSpec, Reuse
 
 STRAIGHT_TAPS = 25
@@ -36,10 +36,18 @@ INPUT_BYTES = 256 * 1024
 MOST_ROWS = 16
 SMALL_PLANE = 256
 """Planes of at most this many pixels are one group, and may have tiles that are higher than one row."""
-PREFETCH_FROM = 512 * 1024
-PREFETCH_AHEAD = 4096
+PREFETCH_FROM = 32 * 1024
+"""Bytes of weights from which those of the next block of output channels are fetched ahead, while this one's pixels
+pass by: between two runs of a model, all weights leave the second-level cache."""
+STEPS_AHEAD = 128
+"""A tile asks for the lines that tiles of at least so many steps later will write: memory takes as long. Tiles of twice
+as many steps leave time enough for their stores."""
+LINE = 64
+"""Bytes of a cache line."""
+GUESSED_TILES = 16
+"""Tiles of a task where its extents are not known."""
 POLL_FROM = 1 << 15
-"""FMAs of a tile from which every tile polls, and not only every row of tiles."""
+"""FMAs of a tile, or of a row of tiles, from which every one polls, and not only every task."""
 
 Row = list[list[Place]]
 """The places of a tile's pixels under one kernel row: [kernel column][pixel]."""
@@ -108,66 +116,121 @@ def check(spec: KernelSpec, kernel_rank: int, x_ranks: tuple[int, ...] = (5,)) -
 
 
 @dataclass(frozen=True)
+class Cover:
+    """How the pixels of a task, and the channels of their block, are cut into tiles."""
+
+    strips: tuple[Strip, ...]
+    lanes: int
+    """Channels of one tile."""
+    used: int = BLOCK
+    """Channels of the block that are computed at all."""
+
+
+@dataclass(frozen=True)
 class Tile:
-    """`height` rows of `width` pixels: `x` is the input under the first one, `w` the weights of its channels."""
+    """`height` rows of `width` pixels by `lanes` channels: `x` is the input under the first one, `w` the weights of its
+    channels.
+
+    `part` is the first of its channels in their block; `x` and `w` stand there.
+    `number` counts the tiles of a task, `w_next` are the weights of the task after it, and `epilogue` stands at the
+    first pixel.
+    """
 
     height: int
     width: int
+    lanes: int
+    part: int
     x: Reg
     w: Reg
+    number: Int
+    w_next: Reg
+    epilogue: Epilogue
 
 
 class Blocked:
     """A convolution kernel under construction: its tasks, its tiles, and where a tile reads x."""
 
-    def __init__(self, spec: KernelSpec, target: Target, symbol: str) -> None:
+    def __init__(self, spec: KernelSpec, target: Target, symbol: str, parts: int = 1, limit: int = 0) -> None:
+        """Each tile is computed in `parts` of its 16 channels, one after the other; with a `limit` of pixels a tile is
+        one row high."""
         self.f = f = Kernel(symbol, spec.extents)
         spec = along_columns(spec)
         x, w, y = spec.operands[0], spec.operands[1], spec.operands[-1]
         self.size, self.type = x.dtype.bytes, llvm_type(x.dtype)
-        self.wide = vector(self.type, BLOCK)
         self.x, self.w = f.operand(0), f.operand(1)
         self.x_strides = [f.dim(stride, f.extents) for stride in x.strides]
         self.w_strides = [f.dim(stride, f.extents) for stride in w.strides]
         self.w_dims = [dim for dim in w.dims if isinstance(dim, int)]
         self.kernel_height, self.kernel_width = self.w_dims[-3:-1]
         self.strides, self.dilations = pair(spec, "strides"), pair(spec, "dilations")
-        self.extents = [f.dim(extent, f.extents) for extent in y.dims[:3]]
+        self.extents = [f.dim(extent, f.extents) for extent in y.dims[:4]]
         self.group = rows_per_task(spec)
         vectors = vectors_per_block(target, x.dtype)
-        limit = accumulators(target) // vectors
-        flat = not (isinstance(y.dims[2], int) and y.dims[2] <= self.group)
-        self.strips = plane(y.dims[2], y.dims[3], limit, vectors, flat)
+        flat = limit > 0 or not (isinstance(y.dims[2], int) and y.dims[2] <= self.group)
+        limit = limit or accumulators(target) // vectors
+        self.cover = Cover(plane(y.dims[2], y.dims[3], limit, vectors, flat), BLOCK // parts)
+        self.last = self.cover
+        """The tiles of the last block of output channels: where its second half is padding only, they are as large in
+        registers, but of half as many channels."""
+        out_channels = dict(spec.params).get("out_channels", 0)
+        if isinstance(out_channels, int) and parts == 1 and vectors == 2 and 0 < out_channels % BLOCK <= BLOCK // 2:
+            limit = accumulators(target)
+            self.last = Cover(plane(y.dims[2], y.dims[3], limit, 1, flat), BLOCK // 2, BLOCK // 2)
+        self.tiles = tiles(self.cover.strips, y.dims[2], self.group)
         self.epilogue = Epilogue.of(f, spec, 2)
         if not self.epilogue.vectorises:
             raise CompileError(f"{spec.kernel}: extras and outputs have neighbouring channels", got=str(spec))
-        self.scratch = f.scratch(self.wide, limit)
+        self.scratch = f.scratch(vector(self.type, BLOCK), limit)
 
     def emit(self, accumulate: Callable[[Tile], list[Reg]], fmas: int) -> str:
         """All tasks. `accumulate` gives a tile's sums in rows of pixels; `fmas` counts one pixel's."""
         f = self.f
-        _, blocks, height = self.extents
+        _, blocks, height, _ = self.extents
         groups = f.div(f.add(height, self.group - 1), self.group)
         with f.loop(f.begin, f.end) as task:
+            f.poll()
             n, group, block = unravel(f, task.i, (1, groups, blocks))
             first = f.mul(group, self.group)
             x = f.address(self.x, self.input_offset(n, block), self.size)
             w = f.address(self.w, f.mul(block, self.w_strides[0]), self.size)
-            epilogue = self.epilogue.at(n, block, 0, 0, 0)
-            for strip in self.strips:
-                for rows in strip.rows:
-                    with tile_loop(f, rows, first, self.group) as row:
-                        f.poll()
-                        low, high = (f.dim(bound, f.extents) for bound in (strip.columns.start, strip.columns.stop))
-                        with f.loop(low, high, strip.columns.size) as column:
-                            if strip.columns.size * rows.size * fmas >= POLL_FROM:
-                                f.poll()
-                            offset = self.pixel(row.i, column.i)
-                            tile = Tile(rows.size, strip.columns.size, f.address(x, offset, self.size), w)
-                            sums = accumulate(tile)
-                            shape = (1, 1, tile.height, tile.width)
-                            epilogue.at(0, 0, row.i, column.i, 0).finish_tile(shape, sums, self.scratch)
+            w_next = f.address(self.w, f.mul(f.rem(f.add(block, 1), blocks), self.w_strides[0]), self.size)
+            tile = Tile(0, 0, 0, 0, x, w, 0, w_next, self.epilogue.at(n, block, 0, 0, 0))
+            if self.last is self.cover or blocks == 1:
+                self._tiles(self.last, tile, first, accumulate, fmas)
+            else:
+                for how, cover in (("ne", self.cover), ("eq", self.last)):
+                    with f.when(f.compare(how, block, f.sub(blocks, 1))):
+                        self._tiles(cover, tile, first, accumulate, fmas)
         return f.finish()
+
+    def _tiles(self, cover: Cover, task: Tile, first: Int, accumulate: Callable[[Tile], list[Reg]], fmas: int) -> None:
+        """The tiles of a task. `task` stands where its first pixel is, in row `first`."""
+        f = self.f
+        width = self.extents[3]
+        before: Int = 0
+        for strip in cover.strips:
+            low, high = (f.dim(bound, f.extents) for bound in (strip.columns.start, strip.columns.stop))
+            across = f.div(f.sub(high, low), strip.columns.size)
+            for rows in strip.rows:
+                start, stop = (f.dim(bound, f.extents) for bound in (rows.start, rows.stop))
+                start, stop = f.max(start, first), f.min(stop, f.add(first, self.group))
+                with f.loop(start, stop, rows.size) as row:
+                    if not (isinstance(width, int) and width * rows.size * fmas < POLL_FROM):
+                        f.poll()
+                    above = f.add(before, f.mul(f.div(f.sub(row.i, start), rows.size), across))
+                    with f.loop(low, high, strip.columns.size) as column:
+                        if strip.columns.size * rows.size * fmas >= POLL_FROM:
+                            f.poll()
+                        offset = self.pixel(row.i, column.i)
+                        number = f.add(above, f.div(f.sub(column.i, low), strip.columns.size))
+                        x_tile = f.address(task.x, offset, self.size)
+                        for part in range(0, cover.used, cover.lanes):
+                            here = task.epilogue.at(0, 0, row.i, column.i, part)
+                            xs, ws = (f.address(pointer, part, self.size) for pointer in (x_tile, task.w))
+                            size = rows.size, strip.columns.size, cover.lanes
+                            tile = Tile(*size, part, xs, ws, number, task.w_next, here)
+                            here.finish_tile((1, 1, tile.height, tile.width), accumulate(tile), self.scratch)
+                before = f.add(before, f.mul(f.div(f.sub(stop, start), rows.size), across))
 
     def input_offset(self, n: Int, block: Int) -> Int:
         """Elements from the start of x to what output block `block` of image `n` reads first."""
@@ -213,12 +276,22 @@ class _Conv(Blocked):
         self.loops_columns = self.kernel_width > STRAIGHT_TAPS
         unroll = 1 if plain else max(1, STEPS // taps)
         self.unroll = 1 << unroll.bit_length() - 1
-        self.prefetches = self.w_dims[0] * channels * taps * BLOCK * self.size > PREFETCH_FROM
+        # A 1x1 window reads a pixel or a few, and leaps to the next block of channels, which no hardware foresees.
+        self.leaps = taps == 1 and channels >= 2 * BLOCK
+        self.stores_ahead = -(-STEPS_AHEAD // (channels * taps)) if channels * taps <= 2 * STEPS_AHEAD else 0
+        self.lines = 0
+        """Cache lines of the next task's weights that are asked for with each trip of the innermost loop."""
+        if self.w_dims[0] * channels * taps * BLOCK * self.size > PREFETCH_FROM and not self.loops_rows:
+            trip = self.unroll * taps * BLOCK * self.size // LINE
+            self.lines = -(-trip // (self.tiles or GUESSED_TILES))
 
     def accumulate(self, tile: Tile) -> list[Reg]:
         """The sums over all channels."""
         f = self.f
-        sums: list[Reg] = [f.zero(self.wide)] * (tile.height * tile.width)
+        if self.stores_ahead:
+            for pointer in tile.epilogue.at(0, 0, 0, self.stores_ahead * tile.width, 0).pixels(tile.height, tile.width):
+                prefetch(f, pointer)
+        sums: list[Reg] = [f.zero(vector(self.type, tile.lanes))] * (tile.height * tile.width)
         whole, rest = divmod(self.channels, BLOCK)
         kernel_rows = 1 if self.loops_rows else self.kernel_height
         columns = STRAIGHT_COLUMNS if self.loops_columns else self.kernel_width
@@ -249,10 +322,25 @@ class _Conv(Blocked):
                 sums = row.results
             else:
                 xs, ws = Moved(f, x, self.size), Moved(f, w, self.size)
+                if self.lines and unroll == self.unroll:
+                    self._prefetch(tile, f.div(f.add(first, channel.i), unroll))
+                if self.leaps and unroll == BLOCK:
+                    following = f.min(f.add(block, 1), self.channels // BLOCK - 1)
+                    ahead = Moved(f, f.mul(following, self.x_block), self.size)
+                    for place in places[0][0]:
+                        prefetch(f, ahead.at(place))
                 for step in range(unroll):
                     sums = self._steps(xs, ws, places, tile.w, step, sums)
             channel.next = sums
         return channel.results
+
+    def _prefetch(self, tile: Tile, trip: Int) -> None:
+        """Asks for this tile's and this trip's share of the weights of the next block of output channels."""
+        f = self.f
+        share = f.mul(tile.number, self.channels // self.unroll * self.lines)
+        at = f.address(tile.w_next, f.add(share, f.mul(trip, self.lines)), LINE)
+        for line in range(self.lines):
+            prefetch(f, f.address(at, line, LINE), 2)
 
     def _row(self, x: Int, w: Int, places: list[Row], tile: Tile, sums: Sequence[Reg]) -> list[Reg]:
         """One row of the kernel, along which `places` reaches as far as is laid out straight."""
@@ -280,11 +368,9 @@ class _Conv(Blocked):
             for kernel_column, pixels in enumerate(columns):
                 at = f.total(list(zip((channel, kernel_row, kernel_column), self.w_strides[1:])))
                 f.barrier()
-                if self.prefetches:
-                    prefetch(f, ws.at((w, 0), f.add(at, PREFETCH_AHEAD // self.size)))
-                factor = f.load(self.wide, ws.at((w, 0), at), self.size)
+                factor = f.load(sums[0].type, ws.at((w, 0), at), self.size)
                 for number, place in enumerate(pixels):
-                    left = f.splat(f.load(self.type, xs.at(place, channel), self.size), BLOCK)
+                    left = f.splat(f.load(self.type, xs.at(place, channel), self.size), lanes(factor.type))
                     out[number] = f.fma(left, factor, out[number])
         return out
 
@@ -306,7 +392,7 @@ def _may_reuse(spec: KernelSpec) -> Reuse:
 CONV_BLOCKED = KernelDef(
     name="conv_blocked",
     doc="convolution of [N,CB,H,W,16] or plain [N,C,H,W], with halo, by [OB,C,KH,KW,16]; params strides, dilations, "
-    "channels, body, outs",
+    "channels, out_channels (0 or absent: all lanes), body, outs",
     emit=_emit,
     tasks=tasks,
     work=_work,

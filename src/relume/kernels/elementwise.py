@@ -16,7 +16,7 @@ from relume.base.dtypes import DType
 from relume.base.errors import CompileError
 from relume.kernels import casts, polynomials, power, remainder, trigonometry
 from relume.kernels.ir import Function, Reg, element, lanes
-from relume.kernels.registers import NARROW, constant, constant_of_bytes, load, register_type, store
+from relume.kernels.registers import NARROW, constant, constant_of_bytes, is_number, load, register_type, store
 
 __all__ = [
     "STEPS", "Step", "emit_body", "emit_step", "maximum", "minimum",
@@ -133,8 +133,11 @@ def _extreme(larger: bool) -> Callable[..., Reg]:
     def emit(f: Function, kind: DType, a: Reg, b: Reg) -> Reg:
         if not kind.is_float:
             return f.select(_less(f, kind, b, a) if larger else _less(f, kind, a, b), a, b)
-        # The inner select is one instruction that gives b if either is NaN; the outer one looks after a.
-        inner = f.select(f.fcompare("ogt" if larger else "olt", a, b), a, b)
+        # A compare and a select are one instruction, which gives the second if either is NaN.
+        how = "ogt" if larger else "olt"
+        if is_number(b):
+            return f.select(f.fcompare(how, b, a), b, a)
+        inner = f.select(f.fcompare(how, a, b), a, b)
         return f.select(f.fcompare("uno", a, a), a, inner)
 
     return emit

@@ -70,7 +70,7 @@ class Epilogue:
     @property
     def is_heavy(self) -> bool:
         """Whether it belongs in a loop over the tile rather than unrolled over its registers."""
-        return len(self.body) > 8 or any(step[0] in HEAVY for step in self.body)
+        return sum(step[0] != "constant" for step in self.body) > 8 or any(step[0] in HEAVY for step in self.body)
 
     def at(self, *index: Int) -> Epilogue:
         """Moved by `index` elements along each axis of the result."""
@@ -97,6 +97,16 @@ class Epilogue:
         )
         for site, number in zip(self.results, self.outs):
             store(f, site.spec.dtype, values[number], site.pointer)
+
+    def pixels(self, height: int, width: int) -> list[Reg]:
+        """Where each of height x width pixels (the axes before the last) will be stored, in every output."""
+        f = self.kernel
+        return [
+            f.address(site.pointer, f.total([(y, site.strides[-3]), (x, site.strides[-2])]), site.spec.dtype.bytes)
+            for site in self.results
+            for y in range(height)
+            for x in range(width)
+        ]
 
     def _load(self, site: _Site, count: int) -> Reg:
         return load(self.kernel, site.spec.dtype, site.pointer, 1 if site.strides[-1] == 0 else count)

@@ -52,10 +52,11 @@ def unravel(f: Function, flat: Int, extents: Sequence[Int]) -> tuple[Int, ...]:
     return tuple(reversed(out))
 
 
-def prefetch(f: Function, address: Reg) -> None:
-    """Asks for the cache line at `address`, to be read soon. Any address will do."""
+def prefetch(f: Function, address: Reg, level: int = 1) -> None:
+    """Asks for the cache line at `address`, to be read soon, into the first- or second-level cache. Any address will
+    do."""
     f.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    f.line(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 3, i32 1)")
+    f.line(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 {4 - level}, i32 1)")
 
 
 @dataclass(frozen=True)

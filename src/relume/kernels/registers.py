@@ -8,6 +8,7 @@ Registers hold an element type as LLVM has it (`i32`, `<16 x float>`), with two 
 
 from __future__ import annotations
 
+import math
 import struct
 
 from relume.base import dtypes
@@ -63,3 +64,13 @@ def constant_of_bytes(f: Function, raw: bytes, dtype: DType, count: int = 1) -> 
         bits = (bits >> 31) << 63 | 0x7FF << 52 | (bits & 0x7FFFFF) << 29
     text = f"0x{bits:016X}"
     return Reg(text if count == 1 else f"<{', '.join([f'{element(type_)} {text}'] * count)}>", type_)
+
+
+def is_number(value: Reg) -> bool:
+    """Whether a float register is a constant, equal in all lanes, and no NaN."""
+    if value == "zeroinitializer":
+        return True
+    text = value.rpartition(" ")[2].rstrip(">")
+    if not text.startswith("0x"):
+        return False
+    return not math.isnan(struct.unpack(">d", bytes.fromhex(text[2:].zfill(16)))[0])

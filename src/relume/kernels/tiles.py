@@ -6,6 +6,7 @@ target, and neither can change a result's bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relume.base import dims
@@ -94,6 +95,20 @@ def plane(height: Dim, width: Dim, limit: int, vectors: int, flat: bool) -> tupl
             columns.append(Segment(width - whole, whole, width))
         candidates.append(tuple(Strip(part, balanced(height, limit // part.size)) for part in columns))
     return min(candidates, key=lambda strips: _cycles(strips, vectors))
+
+
+def tiles(strips: Sequence[Strip], height: Dim, group: int) -> int | None:
+    """Tiles in (at most) `group` rows of a plane of `height`; None where an extent is not known."""
+    total = 0
+    for strip in strips:
+        start, stop = strip.columns.start, strip.columns.stop
+        if not (isinstance(height, int) and isinstance(start, int) and isinstance(stop, int)):
+            return None
+        across = (stop - start) // strip.columns.size
+        for rows in strip.rows:
+            assert isinstance(rows.start, int) and isinstance(rows.stop, int)
+            total += min(rows.stop - rows.start, group) // rows.size * across
+    return total
 
 
 def _cycles(strips: tuple[Strip, ...], vectors: int) -> float:

@@ -52,7 +52,7 @@ def plain(low: Lowering, group: Group) -> None:
 
 
 _BLOCKED = {
-    "conv_blocked": ("strides", "dilations", "channels"),
+    "conv_blocked": ("strides", "dilations", "channels", "out_channels"),
     "conv_winograd": ("channels", "tile"),
     "depthwise_blocked": ("strides", "dilations"),
 }

@@ -139,6 +139,8 @@ def _infer_conv_blocked(x: Tensor, w: Tensor, b: Tensor | None = None, *, attrs:
         inference.want_dim("the lanes of x", x.dims[-1], BLOCK)
         inference.want_dim("the blocks of x", x.dims[1], dims.ceildiv(channels, BLOCK))
     inference.want_dim("the input channels of w", w.dims[1], channels)
+    if out_channels := inference.not_negative_int(attrs, "out_channels"):
+        inference.want_dim("the blocks of w", w.dims[0], dims.ceildiv(out_channels, BLOCK))
     return blocked_result(x, w, b, attrs, 2)
 
 
@@ -193,7 +195,8 @@ conv_blocked = OpDef(
     name="conv_blocked",
     doc="conv on channels in blocks of 16. x [N, CB, H, W, 16] holds channel 16 * cb + l at lane l of block cb; w "
     "[OB, C, KH, KW, 16] and b [OB, 16] hold output channels likewise; the result is [N, OB, OH, OW, 16]. `channels` "
-    "is C, the real number of input channels: lanes of x beyond it are never read. x may be plain, [N, C, H, W]: few "
+    "is C, the real number of input channels: lanes of x beyond it are never read. `out_channels` is that of the "
+    "result, whose lanes beyond it hold anything; 0 if all lanes are channels. x may be plain, [N, C, H, W]: few "
     "channels are read as they lie.",
     operands=("x", "w", "b?"),
     infer=_infer_conv_blocked,
@@ -237,8 +240,17 @@ conv_blocked = OpDef(
             _blocked((1, 1), (0, 0, 0, 0)) | {"channels": 3},
             error="input channels of w",
         ),
+        Sample(
+            (("f32", (1, 1, 5, 5, 16)), ("f32", (2, 3, 3, 3, 16))),
+            _blocked((1, 1), (0, 0, 0, 0)) | {"channels": 3, "out_channels": 32},
+        ),
+        Sample(
+            (("f32", (1, 1, 5, 5, 16)), ("f32", (2, 3, 3, 3, 16))),
+            _blocked((1, 1), (0, 0, 0, 0)) | {"channels": 3, "out_channels": 16},
+            error="blocks of w",
+        ),
     ],
-    attrs=(*_GEOMETRY, AttrDef("channels", "int")),
+    attrs=(*_GEOMETRY, AttrDef("channels", "int"), AttrDef("out_channels", "int", 0)),
     to_onnx=PACKED,
     traits=_INEXACT,
 )

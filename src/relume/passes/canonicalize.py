@@ -344,6 +344,22 @@ def pad_of_biased_conv(build: Builder, x: Value, w: Value, b: Value, outer: Node
     return None if pads is None else build.apply(ops.conv, x, w, b, **{**inner.attrs, "pads": pads})
 
 
+# mul(div(x, c), d) -> mul(x, d / c): what a hard swish and a scale behind it come to; a division costs ten products
+@rule(
+    "mul(inner=div(x, @c), @d)",
+    REASSOCIATES,
+    single=("inner",),
+    example="""func @f(%x : f32[1,3,2,2]) { %a = div(%x, @c) %y = mul(%a, @d) return %y }
+    const @c : f32[] = 6.0
+    const @d : f32[1,3,1,1] = random(2)""",
+)
+def scale_of_quotient(build: Builder, x: Value, c: Constant, d: Constant) -> Value | None:
+    if not x.dtype.is_float or c.tensor.elements != 1:
+        return None
+    scale = _computed(build, ops.div, d, c)
+    return build.apply(ops.mul, x, scale) if np.isfinite(scale.data.astype(np.float64)).all() else None
+
+
 RULES = (
     relu_of_relu,
     neg_of_neg,
@@ -366,6 +382,7 @@ RULES = (
     scale_of_scaled_biased_conv,
     pad_of_conv,
     pad_of_biased_conv,
+    scale_of_quotient,
 )
 
 

@@ -125,7 +125,8 @@ def _conv(build: Builder, node: Node) -> Value | None:
         y = build.apply(ops.conv_winograd, packed, weights, *biases, **pads, channels=w.dims[1], tile=tile)
     else:
         weights = build.apply(ops.pack, w, axis=0, block=BLOCK)
-        y = build.apply(ops.conv_blocked, packed, weights, *biases, **window, channels=w.dims[1])
+        known = {"channels": w.dims[1], "out_channels": out_channels if isinstance(out_channels, int) else 0}
+        y = build.apply(ops.conv_blocked, packed, weights, *biases, **window, **known)
     return build.apply(ops.unpack, y, axis=_AXIS, size=out_channels)
 
 
@@ -214,6 +215,15 @@ def _push_pool(build: Builder, node: Node, sources: Sources) -> Value | None:
     return build.apply(ops.unpack, y, axis=_AXIS, size=source.attrs["size"])
 
 
+def _push_gather(build: Builder, node: Node, sources: Sources) -> Value | None:
+    """gather(unpack(x), rows or columns) -> unpack(gather(x, rows or columns))"""
+    source, axis = sources[0], node.attrs["axis"]
+    if source is None or axis not in (2, 3) or node.operands[1].tensor.rank != 1:
+        return None
+    y = build.apply(node.op, source.operands[0], node.operands[1], axis=axis)
+    return build.apply(ops.unpack, y, axis=_AXIS, size=source.attrs["size"])
+
+
 def _push_concat(build: Builder, node: Node, sources: Sources) -> Value | None:
     """concat(unpack(x), unpack(y)) over channels -> unpack(concat(x, y)), where all but the last fill their blocks"""
     sizes = [source.attrs["size"] for source in sources if source]
@@ -273,6 +283,7 @@ _PUSH: Mapping[OpDef, Push] = {
     ops.reduce_sum: _push_pool,
     ops.reduce_max: _push_pool,
     ops.reduce_min: _push_pool,
+    ops.gather: _push_gather,
     ops.concat: _push_concat,
     ops.slice_: _push_slice,
     ops.pad: _push_pad,
