@@ -125,8 +125,9 @@ def _conv(build: Builder, node: Node) -> Value | None:
         y = build.apply(ops.conv_winograd, packed, weights, *biases, **pads, channels=w.dims[1], tile=tile)
     else:
         weights = build.apply(ops.pack, w, axis=0, block=BLOCK)
-        known = {"channels": w.dims[1], "out_channels": out_channels if isinstance(out_channels, int) else 0}
-        y = build.apply(ops.conv_blocked, packed, weights, *biases, **window, **known)
+        outputs = out_channels if isinstance(out_channels, int) else 0
+        counts = {"channels": w.dims[1], "out_channels": outputs}
+        y = build.apply(ops.conv_blocked, packed, weights, *biases, **{**window, **counts})
     return build.apply(ops.unpack, y, axis=_AXIS, size=out_channels)
 
 
