@@ -24,6 +24,7 @@ from relume.codegen.keys import kernel_of
 from relume.program import plan as planning
 from relume.program.types import Instr, KernelSpec, Program, Space
 from relume.runtime.image import MappedImage
+from relume.runtime.memory import Block, round_up
 
 GARBAGE = 0xFF  # A NaN as a float, -1 as an integer.
 LINE = 64
@@ -103,6 +104,7 @@ class Order:
         table = calls.schedule(replace(ordered, allocations={}, reused=()))
         slots = [dims.evaluate(dim, machine.symbols) for dim in table.dims]
         own = table.offsets or [0] * len(table.allocations)
+        self.scratch = round_up(dims.evaluate(table.scratch, machine.symbols))
         self.buffers = [allocation.name for allocation in table.allocations]
         self.sizes = {a.name: dims.evaluate(a.bytes, machine.symbols) for a in table.allocations}
 
@@ -145,6 +147,8 @@ class Order:
             Space.ARENA.value: [base + at[program.allocations[name]] for name in self.buffers],
         }
         context = (ctypes.c_uint64 * len(abi.FIELDS))()
+        scratch = Block(max(1, self.scratch))
+        context[abi.FIELD["scratch"] // 8], context[abi.FIELD["scratch_bytes"] // 8] = scratch.address, self.scratch
         for call in self.calls:
             pointers = (ctypes.c_int64 * len(call.places))(*[bases[space][i] + more for space, i, more in call.places])
             status = call.function(context, pointers, call.extents, 0, call.tasks, 0)

@@ -16,6 +16,7 @@ from relume.base.dims import Dim
 from relume.base.dtypes import from_numpy
 from relume.base.targets import AVX2, AVX512, Target
 from relume.program.types import ConstReader, KernelDef, KernelSpec, OperandSpec, Param
+from relume.runtime.memory import Block, round_up
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -58,6 +59,7 @@ class Compiled:
     spec: KernelSpec
     extents: tuple[int, ...]
     tasks: int
+    scratch: int
     text: str
     function: ctypes._CFuncPtr  # type: ignore[name-defined]
 
@@ -70,6 +72,8 @@ class Compiled:
         pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
         table = (ctypes.c_int64 * max(1, len(self.extents)))(*self.extents)
         context = (ctypes.c_int64 * (abi.SIZE // 8))()
+        scratch = Block(max(1, self.scratch))
+        context[abi.FIELD["scratch"] // 8], context[abi.FIELD["scratch_bytes"] // 8] = scratch.address, self.scratch
         fixed = [ctypes.addressof(block) for block in (context, pointers, table)]
 
         def run(begin: int, end: int) -> None:
@@ -77,7 +81,7 @@ class Compiled:
             if status:
                 raise KernelFailed(status, *(context[abi.FIELD[name] // 8] for name in ("detail0", "detail1")))
 
-        run.keep = (arrays, context, pointers, table)  # type: ignore[attr-defined]
+        run.keep = (arrays, context, pointers, table, scratch)  # type: ignore[attr-defined]
         return run
 
 
@@ -173,7 +177,8 @@ def compile_kernel(
     spec, extents, text = emit(kernel, operands, params, scalars, target, runtime_extents)
     _, function = _load(text, target)
     binding = {f"e{index}": value for index, value in enumerate(extents)}
-    return Compiled(spec, extents, dims.evaluate(kernel.tasks(spec), binding), text, function)
+    tasks, scratch = (dims.evaluate(dim, binding) for dim in (kernel.tasks(spec), kernel.scratch(spec)))
+    return Compiled(spec, extents, tasks, round_up(scratch), text, function)
 
 
 def run_kernel(

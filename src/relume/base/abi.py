@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-VERSION = 2
+VERSION = 3
 """Part of every key: code made for another version is never loaded."""
 
 FIELDS: tuple[str, ...] = (
@@ -31,6 +31,8 @@ FIELDS: tuple[str, ...] = (
     "detail1",  # i64
     "next_signals",  # i64   cycle counter before which the calling thread does not take the GIL again
     "written",  # i64   set before the first instruction that writes a state
+    "scratch",  # ptr   memory that threads keep to themselves while a kernel runs, 64-byte aligned
+    "scratch_bytes",  # i64   of each thread: thread t has those from t times this on
     "stamps",  # i64*  where a traced driver notes the times at which instructions end; null: it notes nothing
 )
 FIELD: dict[str, int] = {name: index * 8 for index, name in enumerate(FIELDS)}

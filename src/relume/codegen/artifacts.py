@@ -62,6 +62,7 @@ def build(program: Program, target: Target, *, cache: Cache | None, traced: bool
             for instr in program.instrs
         },
         extents=schedule.extents,
+        scratch=schedule.scratch,
         written=_written(program),
     )
 

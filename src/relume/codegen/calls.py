@@ -65,6 +65,8 @@ class Schedule:
     """The run-time extents of all views, each once: those that the runtime checks not to be negative."""
     allocations: tuple[Allocation, ...]
     offsets: tuple[int, ...] | None
+    scratch: Dim
+    """Bytes that each thread needs to itself: the most that a call asks for."""
 
 
 def schedule(program: Program) -> Schedule:
@@ -87,6 +89,7 @@ def schedule(program: Program) -> Schedule:
 
     calls: list[Call] = []
     specs: list[KernelSpec] = []
+    scratch: Dim = 0
     for instr in program.instrs:
         spec, values = instr.specialise()
         binding = {f"e{index}": value for index, value in enumerate(values)}
@@ -101,10 +104,11 @@ def schedule(program: Program) -> Schedule:
             )
         )
         specs.append(spec)
+        scratch = dims.maximum(scratch, dims.substitute(instr.kernel.scratch(spec), binding))
     _check_ids(program.instrs)
     views = [operand.view for instr in program.instrs for operand in instr.operands]
     extents = dict.fromkeys(dim for view in views for dim in view.dims if not isinstance(dim, int))
-    return Schedule(tuple(calls), tuple(specs), tuple(table), tuple(extents), allocations, offsets)
+    return Schedule(tuple(calls), tuple(specs), tuple(table), tuple(extents), allocations, offsets, scratch)
 
 
 def _check_ids(instrs: tuple[Instr, ...]) -> None:

@@ -383,6 +383,12 @@ class Kernel(Function):
         """The pointer to the first element of an operand's view."""
         return self.load("ptr", self.address(self._operands, index, 8), 8)
 
+    def thread_memory(self) -> Reg:
+        """The memory that this thread has to itself, 64-byte aligned: as much as the kernel's `scratch` asks for."""
+        base = self.load("ptr", self.address(self.ctx, FIELD["scratch"]), 8)
+        size = self.load("i64", self.address(self.ctx, FIELD["scratch_bytes"]), 8)
+        return self.address(base, self.mul(self.thread, size))
+
     def poll(self) -> None:
         """Returns from the kernel if the run is to stop. Call it once per tile row: well under 10 ms apart."""
         status = self.call("i32", "relume_poll", ("ptr", self.ctx), ("i64", self.thread))

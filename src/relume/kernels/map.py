@@ -168,5 +168,5 @@ MAP = KernelDef(
     emit,
     tasks,
     work,
-    may_reuse,
+    may_reuse=may_reuse,
 )

@@ -373,5 +373,5 @@ ROWS = KernelDef(
     emit,
     tasks,
     work,
-    may_reuse,
+    may_reuse=may_reuse,
 )

@@ -1,7 +1,7 @@
 """`strips`: several kernels one after another, a few rows at a time, so that what is between them stays in the cache.
 
 Attention is such a chain of kernels: scores = q k^T, a softmax over each row of them, and its product with v. The
-matrix of scores, the largest thing in it by far, is never in memory: a strip of it is, on the stack of the thread.
+matrix of scores, the largest thing in it by far, is never in memory: a strip of it is, which the thread has to itself.
 
 Each part is a kernel of its own, with the strip in the place of all rows, so every element has the bits of the kernels
 one by one. A task is one strip of one place of the batch.
@@ -34,6 +34,9 @@ PARTS: Mapping[str, KernelDef] = {kernel.name: kernel for kernel in (MATMUL_PACK
 
 STRIP = 32 * 1024
 """Elements between the parts that a strip should have at most: 128 KB of f32, a part of the second-level cache."""
+
+ALIGN = 64
+"""Bytes of a cache line."""
 
 MOST_ROWS = 42
 """Rows of a strip at most: a multiple of every full tile height of `matmul_packed`."""
@@ -82,6 +85,15 @@ class _Plan:
         width = dims.maximum(1, sum((self.between[home][1] for home in sorted(set(self.homes))), 0))
         return dims.maximum(1, dims.minimum(MOST_ROWS, dims.floordiv(STRIP, width)))
 
+    @cached_property
+    def sizes(self) -> dict[int, Dim]:
+        """The bytes of a strip of each matrix that has memory of its own, in whole cache lines."""
+        matrices = {home: self.between[home] for home in sorted(set(self.homes))}
+        return {
+            home: dims.ceildiv(self.height * width * dtype.bytes, ALIGN) * ALIGN
+            for home, (dtype, width) in matrices.items()
+        }
+
     @property
     def strips(self) -> Dim:
         return dims.floordiv(self.spec.scalars[0] + self.height - 1, self.height)
@@ -129,8 +141,12 @@ class _Emitter:
         spec = plan.spec
         height, all_rows = f.dim(plan.height, f.extents), f.dim(spec.scalars[0], f.extents)
         strips = f.div(f.add(all_rows, f.sub(height, 1)), height)
-        memory = {home: self._matrix(*plan.between[home], height) for home in sorted(set(plan.homes))}
-        between = [memory[home] for home in plan.homes]
+        memory, at = f.thread_memory(), cast(Int, 0)
+        lies: dict[int, Reg] = {}
+        for home, size in plan.sizes.items():
+            lies[home] = f.address(memory, at)
+            at = f.add(at, f.dim(size, f.extents))
+        between = [lies[home] for home in plan.homes]
         tables = [
             (f.scratch("ptr", len(part.operands)), f.scratch("i64", max(1, len(part.spec.extents))))
             for part in plan.parts
@@ -149,11 +165,6 @@ class _Emitter:
                     f.store(Reg(str(extents[name]), "i64"), f.address(table, place, 8), 8)
                 self._run(f"{self.symbol}.{number}", operands, table, f.dim(part.kernel.tasks(part.spec), extents))
         return _joined([*(self._text(number, part) for number, part in enumerate(plan.parts)), f.finish()])
-
-    def _matrix(self, dtype: DType, width: Dim, height: Int) -> Reg:
-        """Memory for one strip of a matrix."""
-        size = self.f.mul(self.f.mul(height, self.f.dim(width, self.f.extents)), dtype.bytes)
-        return self.f.assign("ptr", f"alloca i8, i64 {size}, align 64")
 
     def _moved(self, number: int, pointer: Reg, where: Sequence[Int], first: Int) -> Reg:
         """An operand's pointer at a place of the batch and a row."""
@@ -203,10 +214,16 @@ def work(spec: KernelSpec) -> Dim:
     )
 
 
+def scratch(spec: KernelSpec) -> Dim:
+    """One strip of each matrix in between."""
+    return sum(_Plan(spec).sizes.values(), cast(Dim, 0))
+
+
 STRIPS = KernelDef(
     "strips",
     "Several kernels one after another on a few rows at a time: attention without a matrix of scores.",
     emit,
     tasks,
     work,
+    scratch,
 )

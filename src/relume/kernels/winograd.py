@@ -4,8 +4,8 @@ y = A^T [sum over c of (B^T x B) * u[c]] A for each tile of m by m pixels, where
 inputs, and u = G w G^T comes transformed already (`ops.winograd_weights`). The products take 36 multiplications for 16
 pixels, or 16 for 4, in place of 144 and 36. (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015.)
 
-A task is a group of tiles by a group of blocks of output channels. What it keeps between its three steps lies on the
-stack and stays in the second-level cache:
+A task is a group of tiles by a group of blocks of output channels. What it keeps between its three steps lies in
+the memory of its thread and stays in the second-level cache:
 
     inputs[position][tile][channel]  <- B^T x B                                16 channels at a time
     sums[block][position][tile][16]  <- inputs[position] by u[.., position]    a product of matrices per position
@@ -35,14 +35,16 @@ from relume.program.types import ConstReader, KernelDef, KernelSpec, Reuse
 
 INPUT_BYTES = 256 * 1024
 """Transformed inputs of one task, about: half a second-level cache."""
-STACK_BYTES = 512 * 1024
-"""Transformed inputs at most: what a kernel may ask of its thread's stack."""
+MOST_BYTES = 512 * 1024
+"""Transformed inputs of one task at most: a second-level cache."""
 UNIT = 12
 """Tiles of one task come in multiples of it, so that rows of products do: 6 on AVX2, 12 on AVX-512. Of very many
 channels half of it must do."""
 MOST_TILES = 48
 BLOCKS = 2
 """Blocks of output channels of one task."""
+MOST_PANELS = 2
+"""Blocks of output channels that are multiplied at once."""
 UNROLL = 4
 PREFETCH_FROM = 256 * 1024
 PREFETCH_AHEAD = 4096
@@ -75,7 +77,7 @@ class Plan:
 
     @staticmethod
     def of(spec: KernelSpec) -> Plan:
-        """Raises `CompileError` for weights of no such transform, or more channels than the stack has room for."""
+        """Raises `CompileError` for weights of no such transform, or more channels than fit a task."""
         u, y = spec.operands[1], spec.operands[-1]
         tile = spec["tile"]
         if not isinstance(tile, int) or tile not in _INPUT:
@@ -86,8 +88,8 @@ class Plan:
         down, across = (dims.ceildiv(extent, tile) for extent in y.dims[2:4])
         tiles = y.dims[0] * down * across
         bytes_ = (tile + 2) ** 2 * -(-channels // BLOCK) * BLOCK * u.dtype.bytes
-        least = UNIT if bytes_ * UNIT <= STACK_BYTES else UNIT // 2
-        if bytes_ * least > STACK_BYTES:
+        least = UNIT if bytes_ * UNIT <= MOST_BYTES else UNIT // 2
+        if bytes_ * least > MOST_BYTES:
             raise CompileError(f"{spec.kernel}: too many input channels", got=channels, hint="use conv_blocked")
         group = max(least, min(MOST_TILES, INPUT_BYTES // bytes_) // UNIT * UNIT)
         if isinstance(tiles, int) and tiles:
@@ -137,7 +139,7 @@ class _Winograd:
         self.down, self.across, self.tiles = (f.dim(d, f.extents) for d in (plan.down, plan.across, plan.tiles))
 
         budget = accumulators(target) // vectors_per_block(target, x.dtype)
-        self.panels = 2 if budget >= 2 * UNIT else 1
+        self.panels = MOST_PANELS if budget >= MOST_PANELS * UNIT else 1
         self.rows = min(UNIT, budget // self.panels, plan.group)
         self.side = plan.tile + 2
         self.input_blocks = -(-self.channels // BLOCK)
@@ -147,8 +149,8 @@ class _Winograd:
         self.inputs_pitch = room * self.input_blocks * BLOCK + gap
         self.sums_pitch = room * BLOCK + gap
         positions = self.side**2
-        self.inputs = f.scratch(self.type, positions * self.inputs_pitch)
-        self.sums = f.scratch(self.type, self.panels * positions * self.sums_pitch)
+        self.inputs = f.thread_memory()
+        self.sums = f.address(self.inputs, positions * self.inputs_pitch, self.size)
         self.pixels = f.scratch(self.wide, plan.tile**2)
         streamed = plan.blocks * positions * self.channels * BLOCK * self.size > PREFETCH_FROM
         ahead = PREFETCH_AHEAD // self.size if streamed else 0
@@ -377,6 +379,15 @@ def _work(spec: KernelSpec) -> Dim:
     return Plan.of(spec).tiles * blocks * positions * channels * lanes * 2
 
 
+def _scratch(spec: KernelSpec) -> Dim:
+    """Inputs and sums of a task, by whole rows of products of whatever height."""
+    u, plan = spec.operands[1], Plan.of(spec)
+    positions, channels = (plan.tile + 2) ** 2, spec["channels"]
+    assert isinstance(channels, int)
+    blocks = -(-channels // BLOCK) + MOST_PANELS
+    return positions * (blocks * (plan.group + UNIT) * BLOCK * u.dtype.bytes + (1 + MOST_PANELS) * GAP)
+
+
 def _may_reuse(spec: KernelSpec) -> Reuse:
     return reuse(spec, 2)
 
@@ -388,5 +399,6 @@ CONV_WINOGRAD = KernelDef(
     emit=_emit,
     tasks=_tasks,
     work=_work,
+    scratch=_scratch,
     may_reuse=_may_reuse,
 )

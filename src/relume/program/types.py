@@ -249,6 +249,10 @@ Border = tuple[tuple[int, int], ...]
 """The width of a border along each axis: before, after."""
 
 
+def _none(spec: KernelSpec) -> Dim:
+    return 0
+
+
 def _nothing(spec: KernelSpec) -> Reuse:
     return {}
 
@@ -272,6 +276,9 @@ class KernelDef:
     """How many independent tasks one call has, over e0, e1 ...; any split of them gives the same bits."""
     work: Callable[[KernelSpec], Dim]
     """Estimated floating-point operations (or elements moved) of a whole call, over e0, e1 ..."""
+    scratch: Callable[[KernelSpec], Dim] = _none
+    """Bytes that each thread needs to itself while the kernel runs, over e0, e1 ... (`Kernel.thread_memory`). What is
+    small and known stands on the stack instead, of which nobody knows how large it is."""
     may_reuse: Callable[[KernelSpec], Reuse] = _nothing
     must_reuse: Callable[[KernelSpec], Reuse] = _nothing
     border: Callable[[Mapping[str, Param]], Border] | None = None

@@ -84,6 +84,8 @@ class Artifact:
     """What the extents must fulfil for the function to mean anything. The runtime refuses inputs that break one."""
     written: tuple[str, ...] = ()
     """The names of the states that a run writes, in the order of `states`. The others are only read."""
+    scratch: Dim = 0
+    """Bytes that each thread needs to itself during a run."""
     derived: Artifact | None = None
     """What computes, from some of the states and no inputs, what depends on nothing else: packed weights and the like.
     Its outputs are, behind `inputs`, further inputs of the code. The runtime keeps them until a state is written."""

@@ -36,7 +36,7 @@ from relume.runtime.memory import round_up
 
 MAGIC = b"\x89RLX\r\n\x1a\n"
 """Eight bytes that no text file has, and that any newline conversion destroys."""
-FORMAT = 2
+FORMAT = 3
 _HEAD = struct.Struct(f"<8sIIQQ{LENGTH}s")
 _HEAD_BYTES = 64
 
@@ -126,6 +126,7 @@ def _to_json(artifact: Artifact, body: _Body) -> dict[str, Any]:
         "allocations": [[one.name, _dim_to_json(one.bytes), one.first, one.last] for one in artifact.allocations],
         "offsets": None if artifact.offsets is None else list(artifact.offsets),
         "written": list(artifact.written),
+        "scratch": _dim_to_json(artifact.scratch),
         "derived": None if artifact.derived is None else _to_json(artifact.derived, body),
         "instructions": [[number, str(place)] for number, place in sorted(artifact.instructions.items())],
     }
@@ -228,6 +229,7 @@ def _from_json(function: dict[str, Any], data: mmap.mmap, start: int) -> Artifac
             for kind, a, b, what, where in function["requirements"]
         ),
         written=tuple(function["written"]),
+        scratch=_dim_from_json(function["scratch"]),
         derived=None if function["derived"] is None else _from_json(function["derived"], data, start),
     )
 

@@ -21,6 +21,7 @@ INPUTS, OUTPUTS, STATES, CONSTANTS, ARENA, DIMS, OFFSETS, IMPORTS, POOL = (
 STOP, DEADLINE, FAILED, DETAIL0, DETAIL1, WRITTEN = (
     abi.FIELDS.index(name) for name in ("stop", "deadline", "failed", "detail0", "detail1", "written")
 )
+SCRATCH, SCRATCH_BYTES = abi.FIELDS.index("scratch"), abi.FIELDS.index("scratch_bytes")
 STAMPS = abi.FIELDS.index("stamps")
 
 
@@ -34,7 +35,19 @@ class Context:
     `stamps` is the length of a table for the times that traced code notes; `runtime.trace` makes contexts with one.
     """
 
-    __slots__ = ("_arena", "_busy", "address", "epoch", "frame", "inputs", "outputs", "plan", "stamps", "states")
+    __slots__ = (
+        "_arena",
+        "_busy",
+        "_scratch",
+        "address",
+        "epoch",
+        "frame",
+        "inputs",
+        "outputs",
+        "plan",
+        "stamps",
+        "states",
+    )
 
     def __init__(self, *, stamps: int = 0) -> None:
         self.frame = (ctypes.c_uint64 * len(abi.FIELDS))()
@@ -47,6 +60,7 @@ class Context:
         self.epoch = -1
         self._busy = threading.Lock()
         self._arena: Block | None = None
+        self._scratch: Block | None = None
         self.inputs, self.outputs, self.states = _table(0), _table(0), _table(0)
 
     @property
@@ -74,8 +88,19 @@ class Context:
         self.epoch = -1  # Another executable may want another number of threads.
         self.plan = plan
 
-    def attach(self, pool: int, epoch: int) -> None:
-        """Sets the thread pool (0: none). `epoch` is the process pool's when the address was given."""
+    def attach(self, pool: int, epoch: int, threads: int) -> None:
+        """Sets the thread pool (0: none) of so many threads. `epoch` is the process pool's when the address was given.
+
+        Raises `LimitError` where there is no memory for what the threads need to themselves.
+        """
+        assert self.plan is not None
+        needed = self.plan.scratch_bytes
+        if needed * threads > (self._scratch.size if self._scratch else 0):
+            self._scratch = None  # Give the old one back first.
+            self.frame[SCRATCH] = 0
+            self._scratch = Block(needed * threads)
+            self.frame[SCRATCH] = self._scratch.address
+        self.frame[SCRATCH_BYTES] = needed
         self.frame[POOL] = pool
         self.epoch = epoch
 

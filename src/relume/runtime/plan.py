@@ -11,7 +11,7 @@ from relume.base.dims import Dim
 from relume.base.errors import CompileError, InputError, LimitError
 from relume.base.requirements import Requirement
 from relume.runtime.artifact import Artifact, Port
-from relume.runtime.memory import address_of, machine_memory
+from relume.runtime.memory import address_of, machine_memory, round_up
 
 Shape = tuple[int, ...]
 _LARGEST = (1 << 63) - 1
@@ -21,23 +21,35 @@ class Plan:
     """The run-time tables of one artifact for one combination of input shapes. Read-only, shared by all contexts.
 
     `dims` and `offsets` are the context's i64 tables; `outputs` the shape and dtype to allocate for each output;
-    `states` the shape that each state must have; `arena_bytes` what the activations take.
+    `states` the shape that each state must have; `arena_bytes` what the activations take, `scratch_bytes` what each
+    thread takes besides.
     """
 
-    __slots__ = ("arena_bytes", "dims", "dims_address", "offsets", "offsets_address", "outputs", "states")
+    __slots__ = (
+        "arena_bytes",
+        "dims",
+        "dims_address",
+        "offsets",
+        "offsets_address",
+        "outputs",
+        "scratch_bytes",
+        "states",
+    )
 
     def __init__(
         self,
         extents: Sequence[int],
         offsets: Sequence[int],
         arena_bytes: int,
+        scratch_bytes: int,
         outputs: tuple[tuple[Shape, np.dtype], ...],
         states: tuple[Shape, ...],
     ) -> None:
         self.dims = np.array(extents, np.int64)
         self.offsets = np.array(offsets, np.int64)
         self.dims_address, self.offsets_address = address_of(self.dims), address_of(self.offsets)
-        self.arena_bytes, self.outputs, self.states = arena_bytes, outputs, states
+        self.arena_bytes, self.scratch_bytes = arena_bytes, scratch_bytes
+        self.outputs, self.states = outputs, states
 
 
 def check_closed(artifact: Artifact) -> None:
@@ -45,7 +57,12 @@ def check_closed(artifact: Artifact) -> None:
     bound = {str(dim) for port in artifact.inputs for dim in port.dims if _is_symbol(dim)}
     ports = (*artifact.inputs, *artifact.outputs, *artifact.states)
     used = [dim for port in ports for dim in port.dims]
-    used += [*artifact.dims, *artifact.extents, *(allocation.bytes for allocation in artifact.allocations)]
+    used += [
+        artifact.scratch,
+        *artifact.dims,
+        *artifact.extents,
+        *(allocation.bytes for allocation in artifact.allocations),
+    ]
     free = sorted(frozenset().union(*(dims.symbols(dim) for dim in used)) - bound)
     if free:
         raise CompileError(
@@ -157,8 +174,9 @@ def make_plan(artifact: Artifact, shapes: Sequence[Shape]) -> Plan:
         first = [allocation.first for allocation in artifact.allocations]
         last = [allocation.last for allocation in artifact.allocations]
         offsets, total = intervals.plan(sizes, first, last)
-    _check_memory(artifact, outside + total, binding)
-    return Plan(table, offsets, total, outputs, states)
+    scratch = round_up(extent(artifact.scratch, "the memory of a thread"))
+    _check_memory(artifact, outside + total + scratch, binding)
+    return Plan(table, offsets, total, scratch, outputs, states)
 
 
 def _check(requirement: Requirement, binding: Mapping[str, int]) -> None:

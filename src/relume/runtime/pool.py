@@ -37,13 +37,14 @@ class ThreadPool:
         self._lock = threading.RLock()  # A signal handler may run a model while this thread starts the pool.
         self._kept: list[tuple[MappedImage, Block]] = []
 
-    def request(self, image: MappedImage, threads: int) -> tuple[int, int]:
-        """The address of a pool of at least `threads` threads (the calling thread is one of them), and its epoch.
+    def request(self, image: MappedImage, threads: int) -> tuple[int, int, int]:
+        """The address of a pool of at least `threads` threads (the calling thread is one of them), its epoch, and how
+        many it has.
 
         The address is null for one thread. Raises `RunError` if the system gives no more threads.
         """
         if threads == 1:
-            return 0, self.epoch
+            return 0, self.epoch, 1
         with self._lock:
             if threads > self.threads:
                 block = Block(abi.POOL_SIZE)
@@ -58,7 +59,7 @@ class ThreadPool:
                 self._kept.append((image, block))
                 self._address, self.threads = block.address, threads
                 self.epoch += 1
-            return self._address, self.epoch
+            return self._address, self.epoch, self.threads
 
     def forget(self) -> None:
         """In the child of a fork: there are no threads. What they ran in stays mapped."""
