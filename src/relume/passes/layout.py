@@ -36,8 +36,9 @@ Convert = Callable[..., Value | None]
 Push = Callable[..., Value | None]
 """(builder, node, sources) -> the new value, or None where the unpack stays in front."""
 
-FEW = 4
-"""Channels that are not worth a block: the input of a first layer is read as it lies."""
+FEW = 8
+"""Channels that are not worth a block: the input of a first layer, and a few maps that something else has made, are
+read as they lie. In blocks they would take twice the memory at least."""
 
 _AXIS = 1
 """The channel axis of every tensor that is blocked."""
