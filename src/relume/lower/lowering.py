@@ -188,6 +188,8 @@ class Lowering:
         """The view to compute a value into. To be called once per value."""
         view = self._early.pop(value, None) or self._placed(value)
         self._views[value] = view
+        if view in self._halos:  # Filled when all of it is there: a concat's at its own turn, not at its first part's.
+            self._open_halos.append(self._halos[view])
         return view
 
     def _placed(self, value: Value) -> View:
@@ -201,9 +203,7 @@ class Lowering:
         pads = self._widest.get(value)
         if pads is None or self._computed[value] not in WRITES_ANY_STRIDES:
             return self.temporary(value.name, value.dtype, value.dims)
-        inside = self._with_halo(value.name, value.dtype, value.dims, pads)
-        self._open_halos.append(self._halos[inside])
-        return inside
+        return self._with_halo(value.name, value.dtype, value.dims, pads)
 
     def bind(self, value: Value, view: View) -> None:
         """Says that a value is what is seen by `view`."""

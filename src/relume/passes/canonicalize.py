@@ -5,6 +5,7 @@ Where a rule computes with constants it calls the op's own reference, as folding
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from relume import ops
@@ -356,8 +357,11 @@ def pad_of_biased_conv(build: Builder, x: Value, w: Value, b: Value, outer: Node
 def scale_of_quotient(build: Builder, x: Value, c: Constant, d: Constant) -> Value | None:
     if not x.dtype.is_float or c.tensor.elements != 1:
         return None
-    scale = _computed(build, ops.div, d, c)
-    return build.apply(ops.mul, x, scale) if np.isfinite(scale.data.astype(np.float64)).all() else None
+    divisor, scale = abs(float(c.data.reshape(()))), _computed(build, ops.div, d, c)
+    size, least = np.abs(scale.data.astype(np.float64)), float(ml_dtypes.finfo(scale.data.dtype).smallest_normal)
+    # Neither x / c nor d / c may leave the range in which one rounding is as good as another.
+    ordinary = np.isfinite(size) & ((size >= least) | (d.data == 0))
+    return build.apply(ops.mul, x, scale) if ordinary.all() and 2**-10 <= divisor <= 2**10 else None
 
 
 RULES = (

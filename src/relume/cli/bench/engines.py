@@ -134,7 +134,10 @@ def _load_openvino(job: Job, inputs: Arrays) -> Loaded:
     }
     compiled = openvino.Core().compile_model(job.model, "CPU", config)
     request = compiled.create_infer_request()
-    arrays = [inputs[port.get_any_name()] for port in compiled.inputs]
+    asked = [port.get_any_name() for port in compiled.inputs]
+    if unknown := [name for name in asked if name not in inputs]:
+        raise ValueError(f"openvino asks for {', '.join(unknown)}, which the model does not declare as an input")
+    arrays = [inputs[name] for name in asked]
     count = len(compiled.outputs)
 
     def run() -> Sequence[np.ndarray]:
