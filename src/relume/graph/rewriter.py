@@ -112,6 +112,8 @@ class Rewriter:
 
     def value(self, value: Value) -> Value:
         """What stands for a value now: itself, or its replacement."""
+        if value not in self._forward:
+            return value
         passed: list[Value] = []
         while value in self._forward:
             passed.append(value)
@@ -267,6 +269,8 @@ class Rewriter:
 
     def finish(self) -> Graph:
         """The graph with all edits, or the same object if none changes anything."""
+        if not (self._forward or self._before or self._regions or self._removed):
+            return self.graph
         results = tuple(map(self.value, self.graph.results))
         makers = (maker for value in results if (maker := self._maker(value, "a result")))
         nodes = tuple(self._sorted(chain(self._in_place(), makers)))

@@ -26,7 +26,6 @@ from relume.passes import winograd
 from relume.passes.derive import steady
 from relume.passes.fold import constant_values
 
-Producers = Mapping[Value, Node]
 Sources = Sequence[Node | None]
 """For each operand, the unpack that made it, or None."""
 
@@ -68,24 +67,20 @@ def _convert(graph: Graph) -> Graph:
 
 
 def _push_unpacks(graph: Graph) -> Graph:
-    """Moves unpacks outward, sweep after sweep, until each has met a pack or a border."""
-    while True:
-        rewriter = Rewriter(graph, "layout")
-        producers = {result: node for node in graph.nodes for result in node.results}
-        touched: set[Node] = set()
-        for node in graph.nodes:
-            # One rewrite per neighbourhood and sweep: a rewrite looks at producers as they were before the sweep.
-            if any(producers.get(value) in touched for value in node.operands):
-                continue
-            sources = [_unpacked(value, producers) for value in node.operands]
-            push = _push_of(node) if any(sources) else None
-            covers = [source for source in sources if source]
-            if push and rewriter.attempt(node, partial(push, node=node, sources=sources), covers):
-                touched.add(node)
-        after = rewriter.finish()
-        if after is graph:
-            return graph
-        graph = after
+    """Moves unpacks outward, until each has met a pack or a border.
+
+    One sweep does it: what feeds a node comes before it, and has its unpack behind it by then.
+    """
+    rewriter = Rewriter(graph, "layout")
+    for node in graph.nodes:
+        push = _push_of(node)
+        if push is None:
+            continue
+        sources = [_unpacked(rewriter.producer(value)) for value in node.operands]
+        covers = list(dict.fromkeys(source for source in sources if source))
+        if covers:
+            rewriter.attempt(node, partial(push, node=node, sources=sources), covers)
+    return rewriter.finish()
 
 
 def _read_few(graph: Graph) -> Graph:
@@ -155,9 +150,8 @@ def _matmul(build: Builder, node: Node) -> Value | None:
 # --- push -----------------------------------------------------------------------------------------------------------
 
 
-def _unpacked(value: Value, producers: Producers) -> Node | None:
-    """The node that unpacks channel blocks to `value`."""
-    node = producers.get(value)
+def _unpacked(node: Node | None) -> Node | None:
+    """A node, if it unpacks channel blocks."""
     if node is None or node.op is not ops.unpack or node.attrs["axis"] != _AXIS or node.operands[0].dims[-1] != BLOCK:
         return None
     return node if node.operands[0].tensor.rank == 5 else None
