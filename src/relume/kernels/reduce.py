@@ -191,12 +191,53 @@ class _Emitter:
         for place in places:
             f.store(empty, place, self.size)
 
+        *outer, inner = self.outputs.reduced
+        extent = f.dim(inner.extent, f.extents)
+
         def add(pointer: Reg, index: Int, carried: list[Reg]) -> list[Reg]:
-            self._into(f.rem(index, BLOCK), pointer, count)
+            self._along(pointer, inner, f.mul(index, extent), count)
             return carried
 
-        fold(f, self.outputs.reduced, x, self.size, [], add)
+        fold(f, outer, x, self.size, [], add)
         return [f.load(empty.type, place, self.size) for place in places]
+
+    def _along(self, pointer: Reg, axis: Axis, before: Int, count: int) -> None:
+        """Combines what lies along one axis, `before` elements having come before it: one by one up to the first
+        accumulator, then all sixteen at once, and the rest one by one."""
+        f = self.f
+        extent, (stride,) = f.dim(axis.extent, f.extents), (f.dim(stride, f.extents) for stride in axis.strides)
+        in_step = before == 0 or (isinstance(extent, int) and extent % BLOCK == 0)
+        start: Int = 0 if in_step else f.min(extent, f.rem(f.sub(BLOCK, f.rem(before, BLOCK)), BLOCK))
+        stop = f.add(start, f.mul(f.div(f.sub(extent, start), BLOCK), BLOCK))
+
+        def one(i: Int, lane: Int) -> None:
+            self._into(lane, f.address(pointer, f.mul(i, stride), self.size), count)
+
+        def singly(low: Int, high: Int) -> None:
+            if not is_empty(low, high):
+                with f.loop(low, high) as loop:
+                    one(loop.i, f.rem(f.add(before, loop.i), BLOCK))
+
+        singly(0, start)
+        self._sixteens(pointer, stride, start, stop, count, one)
+        singly(stop, extent)
+
+    def _sixteens(
+        self, pointer: Reg, stride: Int, start: Int, stop: Int, count: int, one: Callable[[Int, Int], None]
+    ) -> None:
+        """Element `start`, of the first accumulator, to `stop`, a multiple of sixteen behind it."""
+        f = self.f
+        if is_empty(start, stop):
+            return
+        if count > 1 or stride != 1:
+            with polled(f, start, stop, count, BLOCK) as loop:
+                for lane in range(BLOCK):
+                    one(f.add(loop.i, lane), lane)
+            return
+        wide = elementwise.register_type(self.dtype, BLOCK)
+        with polled(f, start, stop, 1, BLOCK, carry=[f.load(wide, self.sums, self.size)]) as loop:
+            loop.next = [self._combine(loop.carried[0], f.load(wide, f.address(pointer, loop.i, self.size), self.size))]
+        f.store(loop.results[0], self.sums, self.size)
 
     def _into(self, lane: Int, pointer: Reg, count: int) -> None:
         """Combines the element(s) at `pointer` into the accumulator of `lane`."""
