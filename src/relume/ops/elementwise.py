@@ -146,7 +146,10 @@ def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     dtype = from_numpy(a.dtype)
     if dtype.is_float:
-        return narrow(np.power(a.astype(np.float64), b.astype(np.float64)), a.dtype)
+        # Where one exponent serves many, NumPy takes the square root for 0.5, which differs at -0 and at -inf.
+        root = (b == 0.5) & ((a == 0) | np.isneginf(a.astype(np.float64)))
+        powers = np.power(a.astype(np.float64), b.astype(np.float64))
+        return narrow(np.where(root, np.abs(a.astype(np.float64)), powers), a.dtype)
     negative = b < 0
     powers = np.power(a, np.where(negative, b.dtype.type(0), b))
     if not dtype.is_signed:
