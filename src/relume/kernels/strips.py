@@ -28,15 +28,13 @@ from relume.kernels.matmul import MATMUL_PACKED
 from relume.kernels.nest import unravel
 from relume.kernels.rows import ROWS
 from relume.program.types import IN, OUT, ConstReader, KernelDef, KernelSpec, OperandSpec, contiguous
+from relume.runtime.memory import ALIGN
 
 PARTS: Mapping[str, KernelDef] = {kernel.name: kernel for kernel in (MATMUL_PACKED, ROWS)}
 """The kernels that can be parts."""
 
 STRIP = 32 * 1024
 """Elements between the parts that a strip should have at most: 128 KB of f32, a part of the second-level cache."""
-
-ALIGN = 64
-"""Bytes of a cache line."""
 
 MOST_ROWS = 42
 """Rows of a strip at most: a multiple of every full tile height of `matmul_packed`."""

@@ -22,7 +22,6 @@ become data."""
 MULTIPLE = 4
 """Weights transformed for a convolution are up to four times as many (`ops.winograd_weights`)."""
 
-
 LARGE = 1 << 20
 """Bytes of a constant whose forms count."""
 
